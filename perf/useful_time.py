@@ -36,9 +36,8 @@ from holdfast.core.events import (
     AttemptStarted,
     CheckpointOverBudget,
     CheckpointSaved,
-    ChildDied,
     Event,
-    HangFound,
+    FailureNoticed,
     RunOpened,
     StepDone,
 )
@@ -257,7 +256,7 @@ def _cost(story: Story, fault: Fault) -> tuple[tuple[float, float, float, float]
 
     if fault.attempt == "none":  # all of it is before the first step
         return (first_of(Event) - fault.at, 0.0, 0.0, 0.0), 0
-    noticed = first_of(HangFound, ChildDied, AttemptStarted, RunOpened)
+    noticed = first_of(FailureNoticed, AttemptStarted, RunOpened)
     begun = first_of(AttemptStarted)
     later = [step for step in story.steps if step.end > begun]
     first = min((step.end - story.usual_seconds for step in later), default=story.ended)

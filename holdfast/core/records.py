@@ -26,7 +26,9 @@ from holdfast.core.settings import DEFAULT_MAX_ATTEMPTS, DEFAULT_NODES_WAIT, Eng
 T = TypeVar("T")
 Changes = Mapping[str, Any]  # setting or, in capitals, environment variable -> its new value
 OutcomeKind = Literal["finished", "died", "hung", "stopped", "interrupted"]
-ProofReason = Literal["", "as requested", "run too short", "run too short for all", "sharded weights"]
+ProofReason = Literal[
+    "", "as requested", "run too short", "run too short for all", "sharded weights", "no candidate timed"
+]
 RunEnd = Literal["finished", "stopped", "failed"]
 
 
@@ -87,7 +89,7 @@ class RunPlan(Record, frozen=True, kw_only=True):
     changed_after_attempt: int = 0
 
 
-class TimedCandidate(Record, frozen=True, kw_only=True):
+class TimedCandidate(Record, frozen=True, kw_only=True, tag="timed_candidate", tag_field="type"):
     """One way to compute the same, timed on this machine."""
 
     changes: Changes  # to the planned settings
@@ -111,27 +113,44 @@ class TrialRequest(Record, frozen=True, kw_only=True):
     seconds_each: float
 
 
-class LongestExamples(Record, frozen=True, kw_only=True):
+class TrialTiming(Record, frozen=True, kw_only=True):
+    """What the engine measured of one candidate."""
+
+    loss: float | None = None  # None: not a number
+    norm: float | None = None
+    steps: int = 0
+    seconds: float = 0.0
+    tokens_per_second: float = 0.0
+    samples_per_second: float = 0.0
+    peak_bytes: int | None = None
+    is_packed: bool = True
+
+
+class LongestExamples(Record, frozen=True, kw_only=True, tag="longest_examples", tag_field="type"):
     """The longest examples went through a whole small run."""
 
     examples: int
+    longest_tokens: int = 0
+    is_one_machine: bool = False  # of several, this one alone
     loss: float | None = None
     changes: Changes = {}  # that the small run needed to finish
     peak_bytes: int | None = None
     seconds: float = 0.0
 
 
-class LossParity(Record, frozen=True, kw_only=True):
+class LossParity(Record, frozen=True, kw_only=True, tag="loss_parity", tag_field="type"):
     """The same small run computed in two ways."""
 
     against: Literal["one process", "cpu"]
+    device: str = ""
+    processes: int = 1
     loss: float
     reference_loss: float
     off: float  # relative difference
     agrees: bool
 
 
-class FirstSteps(Record, frozen=True, kw_only=True):
+class FirstSteps(Record, frozen=True, kw_only=True, tag="first_steps", tag_field="type"):
     """The run's own first steps, ended by a kill without warning."""
 
     state: Literal["killed", "finished", "failed"]
@@ -160,7 +179,7 @@ class Proof(Record, frozen=True, kw_only=True):
     choices: Mapping[str, Choice[Any]] = {}  # those of the plan that were replaced by a measured one
 
 
-class ResumeCheck(Record, frozen=True, kw_only=True):
+class ResumeCheck(Record, frozen=True, kw_only=True, tag="resume_check", tag_field="type"):
     """Whether the first attempt repeated the steps that the killed first steps had done after their last save."""
 
     is_exact: bool
@@ -168,6 +187,24 @@ class ResumeCheck(Record, frozen=True, kw_only=True):
     different_step: int | None = None  # the first one that gave another loss
     loss: float | None = None
     expected_loss: float | None = None
+
+
+class RecalledProof(Record, frozen=True, kw_only=True, tag="recalled_proof", tag_field="type"):
+    """Settings that an earlier run proved on this machine."""
+
+    words: str
+    at: float  # time of day
+
+
+class SkippedProof(Record, frozen=True, kw_only=True, tag="skipped_proof", tag_field="type"):
+    """Why a proof was left out."""
+
+    reason: ProofReason
+    run_seconds: float = 0.0
+    budget_seconds: float = 0.0
+
+
+ProofResult = LongestExamples | LossParity | TimedCandidate | FirstSteps | ResumeCheck | RecalledProof | SkippedProof
 
 
 class Forecast(Record, frozen=True, kw_only=True):

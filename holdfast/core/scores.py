@@ -1,6 +1,16 @@
-"""The metrics of a model: which one decides, what people call it, and how its value is written."""
+"""The metrics of a model: the file that holds them, which one decides, and how a value is written."""
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.core.runfolder import METRICS
+
+Split = Literal["validation", "test"]
+SPLITS: tuple[Split, ...] = ("validation", "test")
 
 # Most important first. A task's own deciding metric comes before everything else that the task reports.
 ORDER = (
@@ -21,6 +31,85 @@ _NAMES = {
 }
 
 
+class LabelScores(msgspec.Struct, frozen=True, kw_only=True):
+    """How well one label is predicted."""
+
+    label: str
+    precision: float
+    recall: float
+    f1: float
+    support: int  # texts that have it
+
+
+class SampleAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a language model answers to a prompt, next to the expected answer."""
+
+    prompt: str
+    answer: str
+    wanted: str
+
+
+class SplitMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured on one split."""
+
+    scores: Mapping[str, float]
+    classes: tuple[LabelScores, ...] = ()  # classify, in the order of the labels' numbers
+    confusion: tuple[tuple[int, ...], ...] = ()  # classify, one label per text: rows are labels, columns predictions
+    samples: tuple[SampleAnswer, ...] = ()  # causal
+
+
+class ModelMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """The metrics of a finished model."""
+
+    step: int = 0  # whose weights were kept
+    steps: int = 0
+    splits: Mapping[Split, SplitMetrics] = {}
+
+    @property
+    def scores(self) -> dict[str, Mapping[str, float]]:
+        """The numbers alone, by split."""
+        return {split: one.scores for split, one in self.splits.items()}
+
+
+_TABLES: Mapping[str, Any] = {
+    "classes": tuple[LabelScores, ...],
+    "confusion": tuple[tuple[int, ...], ...],
+    "samples": tuple[SampleAnswer, ...],
+}
+
+
+def write_metrics(run: Path, metrics: ModelMetrics) -> None:
+    """Write metrics.json: each split holds its scores by name, next to its tables."""
+    splits: dict[str, object] = {
+        name: {**one.scores, **{table: found for table in _TABLES if (found := getattr(one, table))}}
+        for name, one in metrics.splits.items()
+    }
+    write_artifact(run, METRICS, {"step": metrics.step, "steps": metrics.steps, **splits})
+
+
+def read_metrics(run: Path) -> ModelMetrics:
+    """The metrics of a run's model; without a split where the file is missing or damaged."""
+    plain = read_artifact(run / METRICS)
+    splits: dict[Split, SplitMetrics] = {
+        name: split_metrics(found) for name in SPLITS if isinstance(found := plain.get(name), dict)
+    }
+    step, steps = (value if isinstance(value := plain.get(name), int) else 0 for name in ("step", "steps"))
+    return ModelMetrics(step=step, steps=steps, splits=splits)
+
+
+def split_metrics(plain: Mapping[str, Any]) -> SplitMetrics:
+    """The metrics of a split as its task reports them: scores by name, next to tables. A damaged table is left out."""
+    tables = {name: _table(plain.get(name, ()), kind) for name, kind in _TABLES.items()}
+    return SplitMetrics(scores=ordered_scores(plain), **tables)
+
+
+def _table(plain: object, kind: Any) -> Any:
+    try:
+        return msgspec.convert(plain, kind)
+    except msgspec.ValidationError:
+        return ()
+
+
 def ordered_scores(metrics: Mapping[str, object]) -> dict[str, float]:
     """The numbers among the metrics, the most important first."""
     found = {
@@ -31,6 +120,12 @@ def ordered_scores(metrics: Mapping[str, object]) -> dict[str, float]:
     return {name: found[name] for name in (*(name for name in ORDER if name in found), *found)}
 
 
+def shown_scores(metrics: Mapping[str, object]) -> dict[str, float]:
+    """The same without micro F1 where it only repeats the accuracy, as where each text has one label."""
+    scores = ordered_scores(metrics)
+    return {name: value for name, value in scores.items() if not (name == "micro_f1" and "accuracy" in scores)}
+
+
 def deciding_score(metrics: Mapping[str, object]) -> tuple[str, float] | None:
     """The metric by which models are compared; None if there is no known one."""
     return next(((name, value) for name, value in ordered_scores(metrics).items() if name in ORDER), None)
@@ -38,7 +133,7 @@ def deciding_score(metrics: Mapping[str, object]) -> tuple[str, float] | None:
 
 def final_score(splits: Mapping[str, object]) -> tuple[str, str, float] | None:
     """Split, metric and value that rate a finished model, on the test split if there is one."""
-    for split in ("test", "validation"):
+    for split in reversed(SPLITS):
         metrics = splits.get(split)
         if isinstance(metrics, Mapping) and (found := deciding_score(metrics)):
             return (split, *found)

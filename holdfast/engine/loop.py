@@ -246,7 +246,7 @@ class Loop:
         if samples := getattr(self._task, "samples", None):
             self._beat.enter("evaluate", done, self.steps)
             with self._interruptible():
-                self._events.write(Sampled(step=done, samples=self._ranks.independently(samples)))
+                self._events.write(Sampled(step=done, samples=tuple(self._ranks.independently(samples))))
 
     def _save(self, done: int, *, best: bool = False, is_begun: bool = False) -> None:
         self._drain_captured()
@@ -333,14 +333,12 @@ class Loop:
 
     def _export(self) -> None:
         kept = self._load_kept()
-        metrics = export_finished(self._task, self._settings, self._ranks, {"step": kept, "steps": self.steps})
-        if metrics:
+        export_finished(self._task, self._settings, self._ranks, kept_step=kept, steps=self.steps)
+        if self._ranks.is_first:
             self._beat.enter("end", self.steps, self.steps)
             cpu_seconds, card_bytes = self._cost()
             self._events.write(
-                TrainingFinished(
-                    steps=self.steps, kept_step=kept, metrics=metrics, cpu_seconds=cpu_seconds, card_bytes=card_bytes
-                )
+                TrainingFinished(steps=self.steps, kept_step=kept, cpu_seconds=cpu_seconds, card_bytes=card_bytes)
             )
 
     def _load_kept(self) -> int:

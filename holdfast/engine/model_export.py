@@ -4,12 +4,21 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import indent
-from typing import Any
 
-from holdfast.core.artifacts import to_plain, write_artifact
+from holdfast.core.artifacts import to_plain
 from holdfast.core.prepared import Manifest
 from holdfast.core.records import ModelInfo, write_record
-from holdfast.core.runfolder import METRICS, model_folder
+from holdfast.core.runfolder import model_folder
+from holdfast.core.scores import (
+    SPLITS,
+    LabelScores,
+    ModelMetrics,
+    SampleAnswer,
+    Split,
+    SplitMetrics,
+    split_metrics,
+    write_metrics,
+)
 from holdfast.core.settings import LEARNING_SETTINGS
 from holdfast.data.shards import require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
@@ -25,22 +34,22 @@ _TAGS = {
 _SHOWN = (*(name for name in LEARNING_SETTINGS if name not in ("task", "options")), "precision")
 
 
-def export_finished(task: Task, settings: AttemptSettings, ranks: Ranks, steps: Mapping[str, int]) -> dict[str, object]:
-    """Evaluate the model on all ranks, write it on the first, and return the metrics there (nothing on the others)."""
-    reports = {split: task.report(split) for split in ("validation", "test")}
+def export_finished(task: Task, settings: AttemptSettings, ranks: Ranks, *, kept_step: int, steps: int) -> None:
+    """Evaluate the model on all ranks and write it on the first."""
+    reports = {split: task.report(split) for split in SPLITS}
     if ranks.in_lockstep:
         unshard(task.model, keeps=ranks.is_first)
     if not ranks.is_first:
-        return {}
+        return
     run = Path(settings.run)
-    metrics = {**steps, **{split: found for split, found in reports.items() if found}}
-    write_artifact(run, METRICS, metrics)
-    split = "test" if reports["test"] else "validation"
+    splits = {split: split_metrics(found) for split, found in reports.items() if found}
+    metrics = ModelMetrics(step=kept_step, steps=steps, splits=splits)
+    write_metrics(run, metrics)
+    split = "test" if "test" in splits else "validation"
     write_record(run, task.mistakes(split))
     task.export(model_folder(run))
     write_model_info(model_folder(run), settings)
     write_card(model_folder(run), settings, metrics)
-    return metrics
 
 
 def write_model_info(folder: Path, settings: AttemptSettings) -> None:
@@ -60,7 +69,7 @@ def write_model_info(folder: Path, settings: AttemptSettings) -> None:
     write_record(folder, info)
 
 
-def write_card(folder: Path, settings: AttemptSettings, metrics: Mapping[str, Any]) -> None:
+def write_card(folder: Path, settings: AttemptSettings, metrics: ModelMetrics) -> None:
     """Write README.md, the model card, in place of any that a library wrote."""
     manifest = require_manifest(settings.prepared_path)
     tag, kind = _TAGS[settings.task]
@@ -68,11 +77,11 @@ def write_card(folder: Path, settings: AttemptSettings, metrics: Mapping[str, An
     parts = [
         f"---\npipeline_tag: {tag}\nlibrary_name: transformers\ntags:\n- holdfast\n---\n",
         f"# {base}, fine-tuned: {kind}\n",
-        f"Weights from step {metrics['step']:,} of {metrics['steps']:,}.\n",
+        f"Weights from step {metrics.step:,} of {metrics.steps:,}.\n",
         "## Data\n",
         *_data(manifest),
         "\n## Metrics\n",
-        *_metrics(metrics),
+        *_metrics(metrics.splits),
         "\n## Training settings\n",
         "| setting | value |\n|---|---|",
         *(f"| {name} | {value} |" for name in _SHOWN if (value := getattr(settings, name)) not in (None, ())),
@@ -92,33 +101,28 @@ def _data(manifest: Manifest) -> list[str]:
     return lines
 
 
-def _metrics(metrics: Mapping[str, Any]) -> list[str]:
-    splits = {name: found for name, found in metrics.items() if isinstance(found, Mapping)}
+def _metrics(splits: Mapping[Split, SplitMetrics]) -> list[str]:
     if not splits:
         return ["None: there was no data to evaluate on."]
-    names = list(dict.fromkeys(name for found in splits.values() for name, value in found.items() if _is_number(value)))
+    names = dict.fromkeys(name for found in splits.values() for name in found.scores)
     lines = [f"| metric | {' | '.join(splits)} |", f"|---|{'---|' * len(splits)}"]
     for name in names:
-        values = [found.get(name) for found in splits.values()]
+        values = [found.scores.get(name) for found in splits.values()]
         lines.append(f"| {name} | {' | '.join('' if value is None else f'{value:.4f}' for value in values)} |")
     for split, found in splits.items():
-        if classes := found.get("classes"):
+        if found.classes:
             lines += [f"\nBy label, {split}:\n", "| label | precision | recall | F1 | texts |\n|---|---|---|---|---|"]
-            lines += [_class_row(**row) for row in classes]
-        for number, sample in enumerate(found.get("samples", ()), start=1):
-            lines += [f"\n### Sample {number}, {split}", *_sample(**sample)]
+            lines += map(_class_row, found.classes)
+        for number, sample in enumerate(found.samples, start=1):
+            lines += [f"\n### Sample {number}, {split}", *_sample(sample)]
     return lines
 
 
-def _class_row(*, label: str, precision: float, recall: float, f1: float, support: int) -> str:
-    return f"| {label} | {precision:.3f} | {recall:.3f} | {f1:.3f} | {support} |"
+def _class_row(one: LabelScores) -> str:
+    return f"| {one.label} | {one.precision:.3f} | {one.recall:.3f} | {one.f1:.3f} | {one.support} |"
 
 
-def _sample(*, prompt: str, answer: str, wanted: str) -> list[str]:
+def _sample(one: SampleAnswer) -> list[str]:
     """A sample as indented text, so that nothing in a model's answer is read as markup."""
-    parts = {"Prompt": prompt, "Answer": answer, "Expected": wanted}
+    parts = {"Prompt": one.prompt, "Answer": one.answer, "Expected": one.wanted}
     return [f"\n{name}:\n\n{indent(text.strip() or '(nothing)', '    ')}" for name, text in parts.items()]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from holdfast.core.scores import SampleAnswer
 from holdfast.engine.fast.packing import ATTENTION
 from holdfast.engine.language_model import plain_model
 
@@ -19,7 +20,7 @@ _OPENING_TOKENS = 16  # used as the prompt of a plain text
 @torch.no_grad()
 def sample_answer(
     model: Any, tokenizer: Any, text: NDArray[np.int32], learn: NDArray[np.uint8], device: str
-) -> dict[str, object]:
+) -> SampleAnswer:
     """Let the model continue the prompt, always with the most likely token."""
     prompt = int(learn.argmax()) or min(_OPENING_TOKENS, max(1, len(text) // 2))
     prompt_1T = torch.from_numpy(text[:prompt].astype(np.int64))[None].to(device)
@@ -31,11 +32,11 @@ def sample_answer(
         do_sample=False,
         pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
     )
-    return {
-        "prompt": tokenizer.decode(text[:prompt], skip_special_tokens=True).strip(),
-        "answer": tokenizer.decode(found_1T[0, prompt:], skip_special_tokens=True),
-        "wanted": tokenizer.decode(text[prompt:][learn[prompt:] > 0], skip_special_tokens=True),
-    }
+    return SampleAnswer(
+        prompt=tokenizer.decode(text[:prompt], skip_special_tokens=True).strip(),
+        answer=tokenizer.decode(found_1T[0, prompt:], skip_special_tokens=True),
+        wanted=tokenizer.decode(text[prompt:][learn[prompt:] > 0], skip_special_tokens=True),
+    )
 
 
 @contextmanager

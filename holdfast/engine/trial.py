@@ -18,7 +18,7 @@ from typing import Any
 from holdfast.core.event_log import EventLog
 from holdfast.core.events import CandidateTimed
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.records import TrialRequest, require_record
+from holdfast.core.records import TrialRequest, TrialTiming, require_record
 from holdfast.core.runfolder import BEAT, EVENTS
 from holdfast.engine.process_setup import prepare_process
 
@@ -43,16 +43,16 @@ def main(folder: Path) -> int:
         changed = dataclasses.replace(settings, **candidate)
         try:
             result = _time(changed, request.seconds_each, best, beat)
-            best = max(best, float(str(result["tokens_per_second"])))
-            events.write(CandidateTimed(number=number, candidate=dict(candidate), result=result))
+            best = max(best, result.tokens_per_second)
+            events.write(CandidateTimed(number=number, candidate=candidate, result=result))
         except Exception as error:  # the other candidates may still work
             failure = f"{type(error).__name__}: {error}"[:300]
-            events.write(CandidateTimed(number=number, candidate=dict(candidate), error=failure))
+            events.write(CandidateTimed(number=number, candidate=candidate, error=failure))
     beat.enter("end")
     return 0
 
 
-def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> dict[str, object]:
+def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> TrialTiming:
     """Time one candidate; `best` is the fastest one so far, in tokens per second."""
     import torch
 
@@ -92,16 +92,16 @@ def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> dict[
     is_packed = bool(getattr(task, "is_packed", True))
     del task
     gc.collect()
-    return {
-        "loss": loss,
-        "norm": norm,
-        "steps": done,
-        "seconds": round(taken, 4),
-        "samples_per_second": round(texts / taken, 3),
-        "tokens_per_second": round(tokens / taken, 1),
-        "peak_bytes": peak,
-        "is_packed": is_packed,
-    }
+    return TrialTiming(
+        loss=loss,
+        norm=norm,
+        steps=done,
+        seconds=round(taken, 4),
+        samples_per_second=round(texts / taken, 3),
+        tokens_per_second=round(tokens / taken, 1),
+        peak_bytes=peak,
+        is_packed=is_packed,
+    )
 
 
 def fewest_steps(first_rate: float, best: float) -> int:

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import Advice, HoldfastError, MachineError, RequestError, install, set_to, type_command
+from holdfast.core.event_log import EventSink
+from holdfast.core.events import ModelNoted
 from holdfast.core.progress import Progress
 from holdfast.core.text import closest, human_bytes
 from holdfast.machine.hub import cached_models, hub_cache_folder
@@ -29,14 +30,14 @@ class HubUnreachable(MachineError):
     """The hub cannot be reached, and the model is not cached."""
 
 
-def get_from_hub(name: str, on_progress: Progress, *, offline: bool = False, say: Callable[[str], None]) -> ModelFolder:
+def get_from_hub(name: str, on_progress: Progress, *, offline: bool = False, note: EventSink) -> ModelFolder:
     """Get a model from the hub, or from its cache if the hub cannot be reached."""
     _require_name(name)
     answer = {"error": "unreachable", "text": "--offline was given"} if offline else _fetch(name, on_progress)
     if "folder" in answer:
         return ModelFolder(name=name, folder=Path(answer["folder"]), source="the hub")
     if answer["error"] == "unreachable" and (cached := _cached(name)):
-        say(f"the hub cannot be reached ({answer['text'][:80]}); using {name} from its cache")
+        note(ModelNoted(kind="from_cache", name=name, reason=answer["text"][:80]))
         return ModelFolder(name=name, folder=cached, source="the hub's cache")
     raise _error(name, answer)
 

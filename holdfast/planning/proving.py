@@ -59,17 +59,6 @@ class ProofPlan:
     reason: ProofReason = ""
 
 
-class _Trial(msgspec.Struct, frozen=True):
-    """What the engine measured of one candidate."""
-
-    loss: float | None = None  # None: not a number
-    norm: float | None = None
-    tokens_per_second: float = 0.0
-    samples_per_second: float = 0.0
-    peak_bytes: int | None = None
-    is_packed: bool = True
-
-
 def rough_seconds(
     work: Work, model: ModelFacts, machine: MachineFacts, device: str, task: str, processes: int = 1
 ) -> float:
@@ -143,7 +132,7 @@ def judge(
     settings: EngineSettings, timed: Sequence[CandidateTimed], not_eligible: Sequence[int]
 ) -> tuple[TimedCandidate, ...]:
     """Compare every candidate with the first; the fastest that computes the same is chosen."""
-    trials = [None if event.error else msgspec.convert(event.result, _Trial) for event in timed]
+    trials = [event.result for event in timed]
     if not trials or trials[0] is None or trials[0].loss is None or trials[0].norm is None:
         return ()
     measured = []

@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core import events as ev
+from holdfast.core.plan import Choice
+from holdfast.core.records import LongestExamples, RecalledProof, ResumeCheck
 from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
 from holdfast.runs.cause_wording import short_cause_text, told_cause_text
 from holdfast.runs.observation_wording import activity_text, nan_text, phase_text, process_text
-from holdfast.runs.proof_wording import proof_reported
+from holdfast.runs.proof_wording import proof_mark, proof_text
 from holdfast.runs.wording import (
     ENDED,
     Line,
-    Mark,
     changes_text,
     clean,
     evaluation_text,
@@ -22,7 +23,7 @@ from holdfast.runs.wording import (
 )
 
 _COLUMNS = ("text column", "label column")
-_SHOWN_CHECKS = ("remembered", "longest", "resume")  # without -v; the others only when they fail
+_SHOWN_CHECKS = (RecalledProof, LongestExamples, ResumeCheck)  # without -v; the others only when they fail
 
 
 def event_lines(event: ev.Event) -> list[Line]:
@@ -48,19 +49,15 @@ def event_lines(event: ev.Event) -> list[Line]:
         case ev.Planned():
             return _planned(event)
         case ev.ProofReported():
-            mark: Mark = "!" if event.state == "failed" else "--" if event.state == "skipped" else "ok"
-            return [
-                Line(
-                    clean(proof_reported(event), 600),
-                    mark,
-                    "proof",
-                    is_detail=event.check not in _SHOWN_CHECKS and mark == "ok",
-                )
-            ]
+            mark = proof_mark(event.result)
+            is_detail = mark == "ok" and not isinstance(event.result, _SHOWN_CHECKS)
+            return [Line(clean(proof_text(event.result), 600), mark, "proof", is_detail=is_detail)]
+        case ev.ProofPartFailed():
+            return [Line(clean(f"{event.part}: {told_cause_text(event.cause) or event.outcome}"), "..", "proof")]
         case ev.ForecastMade():
             return [Line(forecast_text(event), "ok", "forecast")]
-        case ev.Noted():
-            return [Line(clean(event.text), "..", "note")]
+        case ev.ModelNoted():
+            return [Line(clean(_model_noted(event)), "..", "model")]
         case ev.ReportFailed():
             return [Line(f"the report could not be written: {event.error}", "!", "report")]
     return _attempt_event(event) or _script_event(event)
@@ -80,6 +77,9 @@ def _attempt_event(event: ev.Event) -> list[Line]:
             return [Line(f"phase: {phase_text(event.phase) or 'starting'}{step}", "..", is_detail=True)]
         case ev.Quiet():
             return [Line(quiet_text(event), "..")]
+        case ev.FailureNoticed():
+            what = "no further progress is possible" if event.exit_code is None else "the process ended too early"
+            return [Line(f"{what}; collecting evidence", "..", is_detail=True)]
         case ev.AttemptEnded():
             return _attempt_ended(event)
         case ev.Decided(action="stop"):
@@ -108,6 +108,8 @@ def _attempt_event(event: ev.Event) -> list[Line]:
             return [Line(f"{event.leader} has not reported{silent}; this machine is trying to take over", "..")]
         case ev.StorageTrouble():
             return [Line(f"the shared folder cannot be written: {clean(event.error)}", "!")]
+        case ev.StorageRestored():
+            return [Line("the shared folder can be written again", "ok")]
     return []
 
 
@@ -139,6 +141,21 @@ def _script_event(event: ev.Event) -> list[Line]:
             return [Line(f"the weights are finite again at step {event.step:,}", "..")]
         case ev.ChangeApplied():
             return [Line(f"applied {event.change} {event.value} ({clean(event.how)})", "..", is_detail=True)]
+        case ev.ChangeRefused():
+            why = f": {clean(event.because)}" if event.because else ""
+            return [Line(f"{event.change} {event.value} has no effect in this script{why}", "..", is_detail=True)]
+        case ev.HookFailed():
+            text = f"Holdfast's hook in {event.where} failed, so the script runs without it: {clean(event.error)}"
+            return [Line(text, "!", is_detail=True)]
+        case ev.NotObserved():
+            what = ".".join(filter(None, (event.module, event.name)))
+            why = f" ({clean(event.because)})" if event.because else ""
+            return [Line(f"{what} cannot be observed{why}", "..", is_detail=True)]
+        case ev.Orphaned():
+            return [Line(f"the supervisor (pid {event.supervisor}) is gone, so the process ended itself", "!")]
+        case ev.EpochStarted(made=made) if made:
+            counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in made.items())
+            return [Line(f"epoch {event.epoch + 1} starts with {counts}", "..", is_detail=True)]
     return []
 
 
@@ -174,7 +191,7 @@ def _surveyed(event: ev.Surveyed) -> list[Line]:
     splits = ", ".join(f"{name} {rows:,}" for name, rows in event.splits.items())
     labels = f", {event.labels:,} labels" if event.labels else ""
     # A wrong guess of the columns trains the wrong model, so they are always shown.
-    columns = [str(choice["value"]) for name, choice in event.choices.items() if name in _COLUMNS]
+    columns = [str(choice.value) for name, choice in event.choices.items() if name in _COLUMNS]
     used = f", from {' and '.join(map(repr, columns))}" if columns else ""
     lines = [Line(f"{event.task}, {event.form}: {event.rows:,} rows ({splits}){labels}{used}", "ok", "data")]
     lines += [Line(_choice(name, choice), is_detail=True) for name, choice in event.choices.items()]
@@ -182,8 +199,7 @@ def _surveyed(event: ev.Surveyed) -> list[Line]:
 
 
 def _prepared(event: ev.DataPrepared) -> list[Line]:
-    splits = [about for about in event.splits.values() if isinstance(about, Mapping)]
-    tokens = sum(int(about.get("tokens") or 0) for about in splits)
+    tokens = sum(size.tokens for size in event.splits.values())
     how = "already prepared" if event.is_reused else f"prepared in {human_seconds(event.seconds)}"
     lines = [Line(f"{tokens:,} tokens, {how}" if tokens else how, "ok", "data", is_detail=True)]
     if event.bad_row_count:
@@ -197,9 +213,9 @@ def _planned(event: ev.Planned) -> list[Line]:
     return lines + [Line(_choice(name, choice), is_detail=True) for name, choice in event.choices.items()]
 
 
-def plan_text(choices: Mapping[str, Any]) -> str:
+def plan_text(choices: Mapping[str, Choice[Any]]) -> str:
     """The plan in one line: "3 epochs, batch 16, lr 5e-05, cpu fp32, 2 threads"."""
-    value = {name: choice["value"] for name, choice in choices.items()}
+    value = {name: choice.value for name, choice in choices.items()}
     steps = value.get("max_steps")
     parts = [plural(int(steps), "step") if steps else plural(int(value["epochs"]), "epoch")]
     parts += [f"batch {value['batch_size']}", f"lr {value['lr']:g}"]
@@ -214,9 +230,20 @@ def plan_text(choices: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _choice(name: str, choice: Any) -> str:
-    value, because = (choice.get("value"), choice.get("because")) if isinstance(choice, Mapping) else (choice, "")
-    return f"{name} {value}" + (f" ({because})" if because else "")
+def _choice(name: str, choice: Choice[Any]) -> str:
+    return f"{name} {choice.value}" + (f" ({choice.because})" if choice.because else "")
+
+
+def _model_noted(event: ev.ModelNoted) -> str:
+    match event.kind:
+        case "from_cache":
+            return f"the hub cannot be reached ({event.reason}); using {event.name} from its cache"
+        case "from_package":
+            return (
+                f"the hub cannot be reached; downloading {event.name} from the package {event.package} "
+                f"({human_bytes(event.size_bytes)}, without its dependencies)"
+            )
+    return f"converting {event.name} into a plain folder, because {event.reason}"
 
 
 def _attempt_started(event: ev.AttemptStarted) -> list[Line]:

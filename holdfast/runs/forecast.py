@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.event_log import EventSink, EventTail, read_events
 from holdfast.core.events import (
@@ -258,8 +256,7 @@ class Forecaster:
                 is_exact=False, steps=len(common), different_step=other[0] + 1, loss=loss, expected_loss=expected
             )
         _keep(self._run, check)
-        facts = msgspec.to_builtins(check)
-        self._report(ProofReported(check="resume", state="done" if check.is_exact else "failed", facts=facts))
+        self._report(ProofReported(result=check))
 
     def _has_other_processes(self) -> bool:
         proven = read_artifact(self._run / "proof" / "first-steps" / SETTINGS)

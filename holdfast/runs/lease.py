@@ -29,7 +29,7 @@ from holdfast.core.disk_space import cannot_write
 from holdfast.core.env import lease_seconds, node_name
 from holdfast.core.errors import HoldfastError, RequestError
 from holdfast.core.event_log import EventSink
-from holdfast.core.events import Event, LeaderAwaited, Noted, StorageTrouble
+from holdfast.core.events import Event, LeaderAwaited, StorageRestored, StorageTrouble
 from holdfast.core.notice import NoticeWriter, Seen
 from holdfast.core.records import LeaseNotice, Supervisor, SupervisorNotice, write_record
 from holdfast.core.runfolder import LEASES, NOTICE
@@ -83,7 +83,7 @@ class Heartbeat(Generic[N]):
         self._reported = trouble
         if trouble and not before:
             return StorageTrouble(error=trouble)
-        return Noted(text="the run folder can be written again") if before and not trouble else None
+        return StorageRestored() if before and not trouble else None
 
     def _keep_beating(self) -> None:
         while not self._is_closed.wait(beat_seconds()):

@@ -1,8 +1,9 @@
 """The models on this machine, and how to download one."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from holdfast.core.errors import RequestError
+from holdfast.core.event_log import EventSink
 from holdfast.core.progress import Progress, no_progress
 from holdfast.core.text import closest, human_bytes, plural
 from holdfast.models.catalog import KNOWN, known_model
@@ -36,9 +37,7 @@ def render_models() -> str:
     return "\n".join(_lines())
 
 
-def get_model(
-    name: str, on_progress: Progress = no_progress, say: Callable[[str], None] = lambda text: None
-) -> ModelFolder:
+def get_model(name: str, on_progress: Progress = no_progress, note: EventSink = lambda event: None) -> ModelFolder:
     """Download a model by its short name or its name on the hub."""
     if "/" not in name and not known_model(name):
         guess = closest(name, [model.name for model in KNOWN])
@@ -47,7 +46,7 @@ def get_model(
             found=f"short names: {', '.join(model.name for model in KNOWN)}; other models are ORGANIZATION/NAME",
             try_next=(f"holdfast models get {guess}",) if guess else ("holdfast models",),
         )
-    return resolve(name, on_progress, say=say)
+    return resolve(name, on_progress, note=note)
 
 
 def _lines() -> Iterator[str]:

@@ -10,12 +10,10 @@ A preparation that was cut off is repeated: a step whose file is whole and still
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.disk_space import room_at, room_words
@@ -27,7 +25,6 @@ from holdfast.core.events import (
     FindingReported,
     MachineProbed,
     ModelFound,
-    Noted,
     Planned,
     StageStarted,
     Surveyed,
@@ -101,7 +98,7 @@ def prepare_run(
     if earlier:
         plan = keep_learning(earlier, plan, attempts)
     write_record(run, plan)
-    report(Planned(task=plan.task, choices=msgspec.to_builtins(plan.choices)))
+    report(Planned(task=plan.task, choices=plan.choices))
     return PreparedRun(plan=plan, machine=machine)
 
 
@@ -150,7 +147,7 @@ def _survey(run: Path, request: TrainRequest, report: EventSink) -> Survey:
             rows=facts.rows,
             splits=dict(facts.splits),
             labels=len(facts.labels),
-            choices=msgspec.to_builtins(facts.choices),
+            choices=facts.choices,
             warnings=facts.warnings,
             bad_row_count=facts.bad_row_count,
         )
@@ -169,7 +166,7 @@ def _model(request: TrainRequest, surveyed: Survey, report: EventSink) -> ModelF
     if isinstance(surveyed, VectorSurvey) and not request.model:
         return ModelFacts(name="vectors", folder="", source="the vectors in the data")
     report(StageStarted(stage="model", subject=request.model or DEFAULT_FOR[task]))
-    folder = find_model(request, task, _shown_by(report), say=lambda text: report(Noted(text=text)))
+    folder = find_model(request, task, _shown_by(report), report)
     facts = read_shape(folder)
     report(ModelFound(name=facts.name, folder=facts.folder, source=facts.source, parameters=facts.parameters))
     return facts
@@ -179,10 +176,10 @@ def find_model(
     request: TrainRequest,
     task: str,
     on_progress: Progress = no_progress,
-    say: Callable[[str], None] = lambda words: None,
+    note: EventSink = lambda event: None,
 ) -> ModelFolder:
     """The folder of the model on this machine, fetched where it is not there yet."""
-    return resolve(request.model or DEFAULT_FOR[task], on_progress, say=say, offline=request.offline)
+    return resolve(request.model or DEFAULT_FOR[task], on_progress, note=note, offline=request.offline)
 
 
 def _probe(run: Path, request: TrainRequest, probes: ProbeRunner, report: EventSink) -> MachineFacts:
@@ -250,7 +247,7 @@ def _prepare(run: Path, request: TrainRequest, surveyed: Survey, model: ModelFac
         DataPrepared(
             is_reused=found.is_reused,
             seconds=round(time.monotonic() - begun, 2),
-            splits={name: msgspec.to_builtins(size) for name, size in found.manifest.splits.items()},
+            splits=found.manifest.splits,
             bad_row_count=found.manifest.bad_row_count,
         )
     )

@@ -1,18 +1,54 @@
 """What a person reads about a proof and a forecast: one function for each value."""
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
 
-from holdfast.core.events import ProofReported
-from holdfast.core.records import Forecast, Proof, TimedCandidate, to_record
+from holdfast.core.records import (
+    FirstSteps,
+    Forecast,
+    LongestExamples,
+    LossParity,
+    Proof,
+    ProofReason,
+    ProofResult,
+    RecalledProof,
+    ResumeCheck,
+    SkippedProof,
+    TimedCandidate,
+)
 from holdfast.core.text import human_seconds, processes_words
-from holdfast.runs.wording import cores_text
+from holdfast.runs.wording import Mark, cores_text
 
 
-def proof_reported(event: ProofReported) -> str:
+def proof_text(result: ProofResult) -> str:
     """One check of the proof in a sentence."""
-    return _CHECKS[event.check](event.facts, event.state)
+    match result:
+        case RecalledProof():
+            return f"settings proven on this machine {_ago(result.at)}: {result.words}"
+        case LongestExamples():
+            return _longest(result)
+        case LossParity():
+            return _parity(result)
+        case TimedCandidate():
+            verdict = candidate_verdict(result)
+            speed = f"{result.samples_per_second:,.1f} examples/s, {result.tokens_per_second:,.0f} tokens/s"
+            return f"{result.words}: {speed}" + (f" ({verdict})" if verdict else "")
+        case FirstSteps(state="failed"):
+            return "the first steps ended before they could be measured; the attempts will show why"
+        case FirstSteps():
+            return "the run finished before the resume test could interrupt it"
+        case ResumeCheck():
+            return _resume(result)
+    return f"skipped: {_reason(result.reason, result.run_seconds, result.budget_seconds)}"
+
+
+def proof_mark(result: ProofResult) -> Mark:
+    """Whether a check passed, failed or was left out."""
+    match result:
+        case LossParity(agrees=False) | FirstSteps(state="failed") | ResumeCheck(is_exact=False):
+            return "!"
+        case SkippedProof():
+            return "--"
+    return "ok"
 
 
 def forecast_basis(forecast: Forecast) -> str:
@@ -56,66 +92,41 @@ def _measured(steps: int, step_seconds: float | None, cores: float | None) -> st
     return f"measured over {steps} steps of {human_seconds(step_seconds or 0.0)}; {condition}"
 
 
-def _reason(reason: str, run_seconds: float, budget_seconds: float) -> str:
+def _reason(reason: ProofReason, run_seconds: float, budget_seconds: float) -> str:
     short = f"about {human_seconds(run_seconds)} of training leaves {human_seconds(budget_seconds)} for the proof"
-    return {
-        "as requested": "as requested",
-        "sharded weights": "the weights fit only on all machines together",
-        "run too short": f"the run is short: {short}",
-        "run too short for all": short,
-    }.get(reason, "")
+    match reason:
+        case "run too short":
+            return f"the run is short: {short}"
+        case "run too short for all":
+            return short
+        case "sharded weights":
+            return "the weights fit only on all machines together"
+        case "no candidate timed":
+            return "no candidate could be timed; the plan is kept"
+    return reason
 
 
-def _longest(facts: Mapping[str, Any], state: str) -> str:
-    changes = ", ".join(f"{name} {value}" for name, value in facts["changes"].items())
+def _longest(one: LongestExamples) -> str:
+    changes = ", ".join(f"{name} {value}" for name, value in one.changes.items())
     return (
-        f"the {facts['examples']} longest examples (longest: {facts['longest_tokens']:,} tokens): step, evaluate, "
-        f"save and export in {facts['seconds']:.0f} s"
-        + (" on this machine alone" if facts["one_machine_only"] else "")
+        f"the {one.examples} longest examples (longest: {one.longest_tokens:,} tokens): step, evaluate, save and "
+        f"export in {one.seconds:.0f} s"
+        + (" on this machine alone" if one.is_one_machine else "")
         + (f"; needed {changes}" if changes else "")
     )
 
 
-def _parity(facts: Mapping[str, Any], state: str) -> str:
-    who = processes_words(facts["processes"]) if facts["against"] == "one process" else facts["device"]
-    whom = "one process" if facts["against"] == "one process" else "the CPU"
-    numbers = f"({facts['loss']:.4g}, {facts['reference_loss']:.4g})"
-    if state == "failed":
-        return f"loss with {who} differs from {whom} {numbers}; training with {whom} instead"
-    return f"loss with {who} matches {whom} {numbers}"
+def _parity(one: LossParity) -> str:
+    who, whom = one.device, "the CPU"
+    if one.against == "one process":
+        who, whom = processes_words(one.processes), "one process"
+    numbers = f"({one.loss:.4g}, {one.reference_loss:.4g})"
+    if one.agrees:
+        return f"loss with {who} matches {whom} {numbers}"
+    return f"loss with {who} differs from {whom} {numbers}; training with {whom} instead"
 
 
-def _candidate(facts: Mapping[str, Any], state: str) -> str:
-    one = to_record(facts, TimedCandidate)
-    if one is None:
-        return "no candidate could be timed; the plan is kept"
-    verdict = candidate_verdict(one)
-    speed = f"{one.samples_per_second:,.1f} examples/s, {one.tokens_per_second:,.0f} tokens/s"
-    return f"{one.words}: {speed}" + (f" ({verdict})" if verdict else "")
-
-
-def _first_steps(facts: Mapping[str, Any], state: str) -> str:
-    if state == "failed":
-        return "the first steps ended before they could be measured; the attempts will show why"
-    return "the run finished before the resume test could interrupt it"
-
-
-def _resume(facts: Mapping[str, Any], state: str) -> str:
-    if state == "failed":
-        found = f"{facts['loss']} instead of {facts['expected_loss']}"
-        return f"after a kill, step {facts['different_step']} gave a different loss: {found}"
-    return f"killed without warning and resumed: {facts['steps']} steps repeated bit for bit"
-
-
-_CHECKS: Mapping[str, Callable[[Mapping[str, Any], str], str]] = {
-    "remembered": lambda facts, state: f"settings proven on this machine {_ago(facts['at'])}: {facts['words']}",
-    "longest": _longest,
-    "processes": _parity,
-    "device": _parity,
-    "candidate": _candidate,
-    "first_steps": _first_steps,
-    "resume": _resume,
-    "skipped": lambda facts, state: (
-        "skipped: " + _reason(facts["reason"], facts["run_seconds"], facts["budget_seconds"])
-    ),
-}
+def _resume(one: ResumeCheck) -> str:
+    if one.is_exact:
+        return f"killed without warning and resumed: {one.steps} steps repeated bit for bit"
+    return f"after a kill, step {one.different_step} gave a different loss: {one.loss} instead of {one.expected_loss}"

@@ -22,9 +22,9 @@ from holdfast.core.events import (
     AttemptEnded,
     CandidateTimed,
     Event,
-    Noted,
     PhaseChanged,
     Progressed,
+    ProofPartFailed,
     ProofReported,
     StageStarted,
     Working,
@@ -36,6 +36,9 @@ from holdfast.core.records import (
     LongestExamples,
     LossParity,
     Proof,
+    ProofResult,
+    RecalledProof,
+    SkippedProof,
     TimedCandidate,
     TrialRequest,
     write_record,
@@ -57,7 +60,6 @@ from holdfast.planning.proving import (
     rough_seconds,
     start_seconds,
 )
-from holdfast.runs.cause_wording import told_cause_text
 from holdfast.runs.engine_child import ENGINE, TRIAL, EngineChildren
 from holdfast.runs.forecast import work_of, write_rough_forecast
 from holdfast.runs.prepare_run import PreparedRun
@@ -117,7 +119,7 @@ class _Proving:
             return
         self._report(StageStarted(stage="prove"))
         if known and known.candidates:
-            self._tell("remembered", "remembered", words=known.words, at=known.time)
+            self._tell(RecalledProof(words=known.words, at=known.time))
         longest = self._prove_longest() if scope.longest else None
         if scope.candidates:
             self._prove_candidates(offered, scope)
@@ -205,43 +207,36 @@ class _Proving:
         proof = self._proof("remembered" if known else "skipped", scope, known, seconds)
         write_record(self._run, proof)
         if known:
-            self._tell("remembered", "remembered", words=known.words, at=known.time)
+            self._tell(RecalledProof(words=known.words, at=known.time))
         else:
-            facts = {"reason": proof.reason, "run_seconds": seconds, "budget_seconds": scope.budget_seconds}
-            self._tell("skipped", "skipped", **facts)
+            self._tell(SkippedProof(reason=proof.reason, run_seconds=seconds, budget_seconds=scope.budget_seconds))
 
     # The longest examples
 
     def _prove_longest(self) -> LongestExamples:
         count = self._enough_for_a_micro_batch()
         prepared = write_longest(Path(self._settings.prepared), self._folder / "longest-examples", count)
-        begun = time.monotonic()
         found = self._small_run("longest", prepared, self._settings)
         self._settings = replace(
             self._settings, **{name: value for name, value in found.changes.items() if not name.isupper()}
         )
         self._variables |= {name: str(value) for name, value in found.changes.items() if name.isupper()}
-        self._tell(
-            "longest",
-            "done",
+        longest = LongestExamples(
             examples=count,
             longest_tokens=self._amounts.longest_tokens,
-            seconds=time.monotonic() - begun,
-            changes=dict(found.changes),
-            one_machine_only=self._is_of_many_machines,
-        )
-        if self._processes > 1 and not self._settings.shard:
-            self._prove_parity(prepared, found, "longest-alone", self._alone(), "one process")
-        if self._settings.device != "cpu":
-            reference = replace(self._alone(), device="cpu", precision="fp32")
-            self._prove_parity(prepared, found, "longest-cpu", reference, "cpu")
-        return LongestExamples(
-            examples=count,
+            is_one_machine=self._is_of_many_machines,
             loss=found.loss,
             changes=found.changes,
             peak_bytes=found.peak_bytes,
             seconds=found.seconds,
         )
+        self._tell(longest)
+        if self._processes > 1 and not self._settings.shard:
+            self._prove_parity(prepared, found, "longest-alone", self._alone(), "one process")
+        if self._settings.device != "cpu":
+            reference = replace(self._alone(), device="cpu", precision="fp32")
+            self._prove_parity(prepared, found, "longest-cpu", reference, "cpu")
+        return longest
 
     def _alone(self) -> EngineSettings:
         """The same settings for one process, where there are several."""
@@ -262,15 +257,17 @@ class _Proving:
         if here is None or there is None:
             return
         off, agrees = compare_losses(there, here, self._settings.precision)
-        parity = LossParity(against=against, loss=here, reference_loss=there, off=off, agrees=agrees)
-        self._parity.append(parity)
-        self._tell(
-            "processes" if against == "one process" else "device",
-            "done" if agrees else "failed",
-            **msgspec.to_builtins(parity),
-            processes=self._processes,
+        parity = LossParity(
+            against=against,
             device=self._settings.device,
+            processes=self._processes,
+            loss=here,
+            reference_loss=there,
+            off=off,
+            agrees=agrees,
         )
+        self._parity.append(parity)
+        self._tell(parity)
         if not agrees:
             self._settings = reference
 
@@ -310,14 +307,14 @@ class _Proving:
         timed = [event for event in read_events(folder / EVENTS) if isinstance(event, CandidateTimed)]
         self._candidates = judge(self._settings, timed, not_eligible)
         if not self._candidates:
-            self._tell("candidate", "failed")
+            self._tell(SkippedProof(reason="no candidate timed"))
             return
         best = next(one for one in self._candidates if one.is_chosen)
         planned, self._settings = self._settings, replace(self._settings, **best.changes)
         for name, value in best.changes.items():
             self._choices[name] = Choice(value, f"the fastest here: {best.words}")
         for one in sorted(self._candidates, key=lambda one: -one.tokens_per_second):
-            self._tell("candidate", "done", **msgspec.to_builtins(one))
+            self._tell(one)
         remember_proof(planned, self._plan.model, self._candidates, has_longest=scope.longest)
 
     # The first steps
@@ -330,11 +327,12 @@ class _Proving:
             return self._attempt(folder, ENGINE, "the run's own first steps", often, wanted)
 
         if kill_after_steps(folder, wanted, run_child) == "finished":
-            self._tell("first_steps", "done")
-            return FirstSteps(state="finished")
+            finished = FirstSteps(state="finished")
+            self._tell(finished)
+            return finished
         found = describe_first_steps(folder)
         if found.state == "failed":
-            self._tell("first_steps", "failed")
+            self._tell(found)
         return found
 
     # Children
@@ -366,14 +364,9 @@ class _Proving:
                 what = f"{words}: {event.phase or 'start'}"
                 self._report(Working(what=what, done=min(event.step, steps), total=steps or None))
             elif isinstance(event, AttemptEnded):
-                self._report(Noted(text=f"{words}: {told_cause_text(event.cause) or event.outcome}"))
+                self._report(ProofPartFailed(part=words, outcome=event.outcome, cause=event.cause))
 
         return hear
 
-    def _tell(
-        self,
-        check: Literal["remembered", "longest", "processes", "device", "candidate", "first_steps", "skipped"],
-        state: Literal["done", "failed", "skipped", "remembered"],
-        **facts: object,
-    ) -> None:
-        self._report(ProofReported(check=check, state=state, facts=facts))
+    def _tell(self, result: ProofResult) -> None:
+        self._report(ProofReported(result=result))

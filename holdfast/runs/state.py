@@ -19,7 +19,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from holdfast.core import events as ev
-from holdfast.core.artifacts import read_artifact
 from holdfast.core.event_log import EventTail, find_last
 from holdfast.core.evidence import Decision, Diagnosis
 from holdfast.core.facts import DatasetFacts, MachineFacts
@@ -36,12 +35,12 @@ from holdfast.core.records import (
 )
 from holdfast.core.runfolder import (
     EVENTS,
-    METRICS,
     OUTPUT,
     SAMPLES,
     START,
     attempt_folders,
 )
+from holdfast.core.scores import read_metrics
 from holdfast.core.settings import EngineSettings
 from holdfast.runs.earlier_attempts import is_left_running
 from holdfast.runs.nodes import MachineWatch
@@ -93,7 +92,7 @@ def apply(state: RunState, event: ev.Event, number: int = 0) -> RunState:
             state = replace(state, is_stopping=True)
         case ev.RunFinished() | ev.RunFailed() | ev.RunStopped():
             state = replace(state, waiting=None, is_stopping=False)
-    if type(event) in _TOLD:
+    if type(event) in _HISTORY:
         state = replace(state, history=(*state.history, event))
     at = next((at for at, one in enumerate(state.attempts) if one.number == number), len(state.attempts) - 1)
     if at < 0:
@@ -209,14 +208,15 @@ OF_TRAINING = (
     *(ev.WeightsChecked, ev.TrainingStopped, ev.TrainingFinished, ev.PartUsed, ev.ChangeApplied, ev.ChangeRefused),
 )
 
-# What a person is told as history. The rest comes by the thousand, or is in the attempt.
-_TOLD = frozenset(
+# What the history of a run shows. The rest comes by the thousand, or is in the attempt.
+_HISTORY = frozenset(
     {
         *(ev.StageStarted, ev.Surveyed, ev.ModelFound, ev.MachineProbed, ev.FindingReported, ev.DataPrepared),
-        *(ev.Planned, ev.ProofReported, ev.ForecastMade, ev.Noted, ev.ReportWritten, ev.ReportFailed),
+        *(ev.Planned, ev.ProofReported, ev.ProofPartFailed, ev.ForecastMade, ev.ModelNoted),
+        *(ev.ReportWritten, ev.ReportFailed, ev.HookFailed, ev.Orphaned),
         *(ev.AttemptStarted, ev.SettingsRemembered, ev.Quiet, ev.AttemptEnded, ev.Decided, ev.DiskFull),
         *(ev.ProcessesEnded, ev.ProcessesLeft, ev.StopStarted, ev.RunFinished, ev.RunStopped, ev.RunFailed),
-        *(ev.MachinesAwaited, ev.LeaderAwaited, ev.LeaderLost, ev.StorageTrouble, ev.UnknownEvent),
+        *(ev.MachinesAwaited, ev.LeaderAwaited, ev.LeaderLost, ev.StorageTrouble, ev.StorageRestored, ev.UnknownEvent),
     }
 )
 
@@ -386,7 +386,7 @@ def read_records(run: Path) -> Records:
         plan=read_record(run, RunPlan),
         proof=read_record(run, Proof),
         forecast=read_record(run, Forecast),
-        metrics=read_artifact(run / METRICS),
+        metrics=read_metrics(run),
         mistakes=read_record(run, Mistakes),
         result=read_record(run, Result),
     )

@@ -30,6 +30,7 @@ from holdfast.core.runfolder import (
     OUTPUT,
     model_folder,
 )
+from holdfast.core.scores import ModelMetrics
 from holdfast.core.settings import EngineSettings, TrainRequest
 from holdfast.logs.log_lines import clean_lines
 from holdfast.planning.train_plan import proven_choices, proven_settings
@@ -184,7 +185,7 @@ class Records(Struct, frozen=True, kw_only=True):
     plan: RunPlan | None = None
     proof: Proof | None = None
     forecast: Forecast | None = None
-    metrics: Mapping[str, Any] = {}  # split -> what its task measured
+    metrics: ModelMetrics = ModelMetrics()
     mistakes: Mistakes | None = None
     result: Result | None = None
 
@@ -263,10 +264,11 @@ class RunState(Struct, frozen=True, kw_only=True):
         return self.curves.smoothed[-1] if self.curves.smoothed else None
 
     @property
-    def metrics(self) -> Mapping[str, Any]:
-        """Of the finished model by split; before that those of the newest evaluation."""
+    def scores(self) -> Mapping[str, Mapping[str, float]]:
+        """Of the finished model, by split; before that those of the newest evaluation."""
         newest = max(self.curves.evaluations, default=None)
-        return self.records.metrics or (self.curves.evaluations[newest] if newest is not None else {})
+        during = {"validation": self.curves.evaluations[newest]} if newest is not None else {}
+        return self.records.metrics.scores or during
 
     @property
     def processes(self) -> int:

@@ -23,7 +23,9 @@ from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.event_log import EventTail
 from holdfast.core.events import Evaluated, Event, Logged, StepDone
-from holdfast.core.runfolder import EVENTS, METRICS, RESULT, SETTINGS, attempt_folders
+from holdfast.core.records import Result, read_record
+from holdfast.core.runfolder import EVENTS, RESULT, SETTINGS, attempt_folders
+from holdfast.core.scores import read_metrics
 from holdfast.core.text import closest
 from holdfast.runs.state import new_events
 
@@ -133,7 +135,8 @@ def follow(run: Path, names: Sequence[str], is_over: Callable[[], bool], every_s
         if is_last:
             break
         time.sleep(max(every_seconds, _REST * (time.monotonic() - begun)))
-    state = str(read_artifact(run / RESULT).get("state") or "stopped")
+    result = read_record(run, Result)
+    state = result.state if result else "stopped"
     for writer in writers:
         with _isolated(type(writer).__name__):
             writer.close(state, _final(run))
@@ -177,9 +180,8 @@ def _write(writer: "Writer", step: int, at: float, values: Mapping[str, float]) 
 
 def _final(run: Path) -> dict[str, float]:
     """The metrics of the finished model."""
-    metrics = read_artifact(run / METRICS)
-    splits = [(split, found) for split in ("validation", "test") if isinstance(found := metrics.get(split), dict)]
-    return {f"{split}/{name}": value for split, found in splits for name, value in _numbers(found).items()}
+    scores = read_metrics(run).scores
+    return {f"{split}/{name}": value for split, found in scores.items() for name, value in found.items()}
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from msgspec import structs
 
-from holdfast.core.artifacts import read_artifact
 from holdfast.core.disk_space import writing
 from holdfast.core.env import node_name
 from holdfast.core.errors import HoldfastError, RequestError
@@ -32,7 +31,8 @@ from holdfast.core.records import (
     read_request,
     write_request,
 )
-from holdfast.core.runfolder import EVENTS, METRICS, NODES, PROOF, attempt_folders, model_folder
+from holdfast.core.runfolder import EVENTS, NODES, PROOF, attempt_folders, model_folder
+from holdfast.core.scores import read_metrics
 from holdfast.core.settings import SETTINGS, TrainRequest, nodes_of
 from holdfast.data.amounts import amounts_of
 from holdfast.data.shards import read_manifest
@@ -244,11 +244,10 @@ def describe_result(run: Path, plan: RunPlan, result: Result) -> Result:
     result = structs.replace(result, kind="train", task=plan.task)
     if result.state != "finished":
         return structs.replace(result, next=(f"holdfast resume {run}",))
-    metrics = read_artifact(run / METRICS)
     return structs.replace(
         result,
         model=str(model_folder(run)),
-        metrics={split: _numbers(metrics[split]) for split in ("validation", "test") if metrics.get(split)},
+        metrics=read_metrics(run).scores,
         forecast=check_forecast(run, plan),
         next=(f'holdfast predict {run} "..."', f"holdfast report {run}"),
     )
@@ -302,11 +301,3 @@ def _peak(run: Path, plan: RunPlan) -> int | None:
     """The most memory that any attempt was seen to hold, since another number of processes was requested."""
     attempts = (one for one in attempt_folders(run) if int(one.name) > plan.changed_after_attempt)
     return max((peak_bytes(attempt) or 0 for attempt in attempts), default=0) or None
-
-
-def _numbers(found: object) -> dict[str, float]:
-    if not isinstance(found, dict):
-        return {}
-    return {
-        name: value for name, value in found.items() if isinstance(value, (int, float)) and not isinstance(value, bool)
-    }

@@ -241,7 +241,7 @@ def headline(state: RunState, *, with_cause: bool = True) -> str:
 def _finished(state: RunState) -> str:
     failed = sum(attempt.is_failed for attempt in state.attempts)
     tries = f" after {plural(failed, 'failed attempt')}" if failed else ""
-    score = final_score(state.records.metrics)
+    score = final_score(state.records.metrics.scores)
     steps = f", {state.step:,} steps" if state.step and not score else ""
     text = f"finished in {human_seconds(state.seconds)}{tries}{steps}"
     if score:
@@ -428,9 +428,8 @@ def closing_lines(state: RunState, *, with_cause: bool = True) -> list[Line]:
 def _scores(state: RunState) -> Iterator[Line]:
     if state.is_command:
         return
-    splits: Mapping[str, Any] = state.records.metrics
-    found = [(name, splits[name]) for name in ("validation", "test") if isinstance(splits.get(name), Mapping)]
-    for split, metrics in found:
+    found = state.records.metrics.scores
+    for split, metrics in found.items():
         yield Line(scores_text(metrics), "ok", split)
         if gives_no_label(metrics):
             yield Line(f"{NO_LABEL}; try more epochs or a higher learning rate", "!")

@@ -24,10 +24,8 @@ from holdfast.core.events import (
     CheckpointOverBudget,
     CheckpointRejected,
     CheckpointSkipped,
-    ChildDied,
-    Diagnosed,
     Event,
-    HangFound,
+    FailureNoticed,
     PartUsed,
     PhaseChanged,
     ProcessesEnded,
@@ -230,10 +228,7 @@ class _Attempt:
     ) -> tuple[Outcome, Diagnosis]:
         """Collect the evidence of a failure, end what is left of the tree, and name the cause."""
         attempt, is_hung = self._launch.attempt, code is None
-        if is_hung:
-            self._on_event(HangFound(phase=sample.phase, step=sample.step))
-        else:
-            self._on_event(ChildDied(phase=sample.phase, step=sample.step, exit_code=code))
+        self._on_event(FailureNoticed(phase=sample.phase, step=sample.step, exit_code=code))
         exits = tuple(watch.exits.seen)
         ending = Ending(returncode=code, is_hung=is_hung, started=self._started)
         try:
@@ -262,7 +257,6 @@ class _Attempt:
             noticed_after_seconds=round(sample.noticed_after_seconds or 0.0, 3) if is_hung else None,
             is_external=diagnosis.slug in EXTERNAL or _is_external(sample, code, exits, mark),
         )
-        self._on_event(Diagnosed(slug=diagnosis.slug, confidence=diagnosis.confidence))
         return outcome, diagnosis
 
     def _report(self, sample: AttemptSample, now: float) -> None:

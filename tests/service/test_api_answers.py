@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from django.test import AsyncClient, Client
 
-from holdfast.core.events import Noted
+from holdfast.core.events import StorageTrouble
 from holdfast.core.records import RunPlan, read_record, write_record
 from holdfast.runs.support_bundle import pack_run
 from holdfast.service.jobs import job_state, limits
@@ -177,7 +177,7 @@ def test_curves_and_figures_have_no_nan(world, ada):
     found = ada.get(f"/api/jobs/{world.job.pk}/metrics").json()
     assert found["losses"][0] == [1, 1.0]
     assert found["evaluations"] == {"2": {"f1": 0.5}, "4": {"f1": 0.5}}
-    assert found["metrics"]["validation"] == {"accuracy": None}
+    assert found["metrics"]["validation"] == {}
 
 
 def test_no_answer_says_where_the_server_keeps_things(world, ada, home):
@@ -186,13 +186,13 @@ def test_no_answer_says_where_the_server_keeps_things(world, ada, home):
     settings = replace(plan.settings, run=str(run), prepared=f"{run}/prepared", options={"delimiter": "/"})
     model = replace(plan.model, folder="/home/worker/.cache/holdfast/models/minilm")
     write_record(run, msgspec.structs.replace(plan, settings=settings, model=model))
-    log(run / "events.jsonl", Noted(text=f"reading {world.dataset.path}"))
+    log(run / "events.jsonl", StorageTrouble(error=f"reading {world.dataset.path}"))
     shown = ada.get(f"/api/jobs/{world.job.pk}/plan").json()
     assert (shown["settings"]["run"], shown["settings"]["prepared"]) == ("runs/1", "runs/1/prepared")
     assert shown["settings"]["options"] == {"delimiter": "/"}
     assert shown["model"]["folder"] == "minilm"
     events = ada.get(f"/api/jobs/{world.job.pk}/events").json()["items"]
-    assert events[-1]["text"] == f"reading datasets/{world.dataset.pk}/bank.csv"
+    assert events[-1]["error"] == f"reading datasets/{world.dataset.pk}/bank.csv"
     for path in ("", "/plan", "/events", "/attempts", "/log", "/metrics"):
         assert str(home) not in ada.get(f"/api/jobs/{world.job.pk}{path}").content.decode()
 

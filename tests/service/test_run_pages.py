@@ -9,7 +9,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from holdfast.core import events as ev
-from holdfast.core.records import Forecast, Proof, write_record
+from holdfast.core.records import Forecast, Proof, SkippedProof, write_record
 from holdfast.runs.proof_wording import forecast_basis
 from holdfast.runs.wording import state_text
 from holdfast.service.jobs.job_state import read_job
@@ -17,7 +17,7 @@ from holdfast.service.jobs.models import Job, JobState, TrainedModel
 from tests.service.folders import STATES, log, make_job, write_plan
 
 pytestmark = pytest.mark.django_db
-SKIPPED = {"reason": "run too short", "run_seconds": 60.0, "budget_seconds": 1.0}
+SKIPPED = SkippedProof(reason="run too short", run_seconds=60.0, budget_seconds=1.0)
 
 
 @pytest.mark.parametrize("folder", STATES)
@@ -109,7 +109,7 @@ def station(page, job, name):
 def test_a_skipped_proof_is_not_shown_as_done(home, ada, page):
     job = make_job(ada, "planned", goal="plan")
     assert station(page, job, "Proof") == "done"
-    log(job.folder / "events.jsonl", ev.ProofReported(check="skipped", state="skipped", facts=SKIPPED))
+    log(job.folder / "events.jsonl", ev.ProofReported(result=SKIPPED))
     assert station(page, job, "Proof") == "skipped"
 
 

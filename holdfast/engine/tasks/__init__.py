@@ -26,7 +26,7 @@ class Task(Protocol):
     needs_collectives: bool  # ranks exchange data while they compute their parts of a step
     metric: str  # decides which checkpoint is best; larger is better
 
-    def begin_epoch(self, epoch: int) -> dict[str, object]:
+    def begin_epoch(self, epoch: int) -> dict[str, int]:
         """Make what an epoch needs from the weights at its start; return what the epoch's event should report.
 
         Called before the first step of an epoch, but not when a run resumes in the middle of one: what was made must

@@ -20,6 +20,7 @@ from transformers import AutoTokenizer
 from holdfast.core.errors import RequestError
 from holdfast.core.prepared import Manifest
 from holdfast.core.records import Mistakes
+from holdfast.core.scores import SampleAnswer
 from holdfast.data.shards import TokenArray, open_array, open_tokens, require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import BatchPart, first_example, micro_batches, split_step
@@ -87,7 +88,7 @@ class Causal:
         self._require_targets()
         self._threads.try_out(first_example(), lambda part: self._loss_of(0, part, 1))
 
-    def begin_epoch(self, epoch: int) -> dict[str, object]:
+    def begin_epoch(self, epoch: int) -> dict[str, int]:
         """Nothing depends on the epoch."""
         return {}
 
@@ -143,7 +144,7 @@ class Causal:
         loss = total / max(1, learned)
         return {"loss": loss, "negative_loss": -loss, "perplexity": math.exp(min(loss, 50.0))}
 
-    def samples(self) -> list[dict[str, object]]:
+    def samples(self) -> list[SampleAnswer]:
         """The model's answers to the first validation prompts, next to the expected ones."""
         if not (self._ranks.is_first or self._ranks.in_lockstep):
             return []  # the first rank writes them

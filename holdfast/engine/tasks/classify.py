@@ -82,7 +82,7 @@ class Classify:
         self._reported: dict[str, NDArray[np.float64]] = {}  # scores of the finished model
         self._threads.try_out(first_example(), lambda part: self._loss_of(0, part, 1.0))
 
-    def begin_epoch(self, epoch: int) -> dict[str, object]:
+    def begin_epoch(self, epoch: int) -> dict[str, int]:
         """Nothing depends on the epoch."""
         return {}
 

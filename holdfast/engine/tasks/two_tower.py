@@ -128,7 +128,7 @@ class TwoTower:
         for tower in range(len(model.towers)):
             self._threads.try_out(tower, self._one_embedded)
 
-    def begin_epoch(self, epoch: int) -> dict[str, object]:
+    def begin_epoch(self, epoch: int) -> dict[str, int]:
         """Mine hard negatives with the weights at the start of an epoch, unless the checkpoint holds them."""
         how = self._options.mining
         if not how or epoch < how.from_epoch or epoch == self._mined_epoch:

@@ -1,7 +1,7 @@
 """How it learned: loss, metrics, learning rate and memory over the steps of all attempts."""
 
 from holdfast.core.events import Logged, Resumed, StepDone
-from holdfast.core.scores import is_share, metric_name, ordered_scores
+from holdfast.core.scores import is_share, metric_name, shown_scores
 from holdfast.core.text import human_bytes
 from holdfast.runs.report.html import Html, details, section, tag
 from holdfast.runs.report.svg_charts import Chart, Point, Series, line_chart, smoothed
@@ -44,8 +44,7 @@ def loss_chart(state: RunState) -> Html:
 def metric_chart(state: RunState) -> Html:
     """The metrics that matter for the task, by evaluation."""
     known = dict.fromkeys(name for metrics in state.curves.evaluations.values() for name in metrics)
-    names = [name for name in ordered_scores(dict.fromkeys(known, 0.0)) if is_share(name)]
-    names = [name for name in names if not (name == "micro_f1" and "accuracy" in names)][: len(_LOOKS)]
+    names = [name for name in shown_scores(dict.fromkeys(known, 0.0)) if is_share(name)][: len(_LOOKS)]
     if not names:
         return _perplexity(state)
     series = [

@@ -142,12 +142,14 @@ def everything(parts: list[tuple[str, str, Html]]) -> Html:
 
 
 def _figures(state: RunState) -> Iterator[tuple[str, str]]:
-    if score := final_score(state.records.metrics):
-        split, name, value = score
-        yield f"{metric_name(name)}, {split}", metric_value(name, value)
-        other = state.records.metrics.get("validation")
-        if split == "test" and isinstance(other, dict) and isinstance(other.get(name), int | float):
-            yield f"{metric_name(name)}, validation", metric_value(name, float(other[name]))
+    scores = state.records.metrics.scores
+    if score := final_score(scores):
+        name = score[1]
+        yield from (
+            (f"{metric_name(name)}, {split}", metric_value(name, found[name]))
+            for split, found in reversed(scores.items())
+            if name in found
+        )
     if state.step:
         is_part = state.steps and state.steps != state.step
         yield (f"steps of {state.steps:,}" if is_part else "steps"), f"{state.step:,}"

@@ -2,16 +2,15 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from holdfast.core.records import MissedQuery, WrongLabels
-from holdfast.core.scores import metric_name, ordered_scores
+from holdfast.core.scores import LabelScores, SampleAnswer, metric_name, shown_scores
 from holdfast.runs.report.html import Content, Html, breakable, details, join, section, table, tag
 from holdfast.runs.report.svg_charts import meter
 from holdfast.runs.state import RunState
 from holdfast.runs.wording import NO_LABEL, gives_no_label, not_measured_text, sentence
 
-Json = dict[str, Any]
+Confusion = Sequence[Sequence[int]]
 
 _SHOWN_CASES, _MORE_CASES = 8, 32
 _LARGEST_TABLE = 16  # labels; a larger matrix is drawn, and its worst cells are listed
@@ -21,41 +20,58 @@ _DRAWN = 600
 
 def result_section(state: RunState) -> Html:
     """The metrics of the finished model."""
-    splits = _splits(state)
+    metrics, splits = state.records.metrics, state.records.metrics.splits
     if not splits:
         if state.state != "finished" or state.is_command:
             return Html("")
         return section("How good it is", tag("p", sentence(not_measured_text(state))), id_="result")
-    shown = "test" if "test" in splits else "validation"
-    kept, steps = state.records.metrics.get("step"), state.records.metrics.get("steps")
-    note = f"The weights of step {kept:,} of {steps:,}." if isinstance(kept, int) and isinstance(steps, int) else ""
+    split, shown = list(splits.items())[-1]
+    note = f"The weights of step {metrics.step:,} of {metrics.steps:,}." if metrics.steps else ""
     return section(
         "How good it is",
         tag("p", note, class_="meta") if note else None,
-        _metrics(splits),
-        tag("p", sentence(NO_LABEL)) if gives_no_label(splits[shown]) else None,
-        _classes(splits[shown].get("classes"), shown),
-        _confusion(splits[shown].get("confusion"), _names(splits[shown].get("classes")), shown),
+        scores_table(metrics.scores),
+        tag("p", sentence(NO_LABEL)) if gives_no_label(shown.scores) else None,
+        join(tag("h3", f"By label, {split}"), labels_table(shown.classes)) if shown.classes else None,
+        _confusion(shown.confusion, [one.label for one in shown.classes], split),
         id_="result",
     )
 
 
 def metrics_table(state: RunState) -> Html:
     """The metrics of each split alone; nothing before there are any."""
-    splits = _splits(state)
-    return _metrics(splits) if splits else Html("")
+    return scores_table(state.records.metrics.scores)
+
+
+def scores_table(splits: Mapping[str, Mapping[str, float]]) -> Html:
+    """A column of metrics for each split; nothing without any."""
+    names = shown_scores({name: value for found in splits.values() for name, value in found.items()})
+    rows = [
+        [metric_name(name), *(f"{found[name]:.4f}" if name in found else "" for found in splits.values())]
+        for name in names
+    ]
+    return table(["metric", *splits], rows, numbers=range(1, len(splits) + 1)) if rows else Html("")
+
+
+def labels_table(classes: Sequence[LabelScores], most: int | None = None, *, caption: str = "") -> Html:
+    """How well each label is predicted, the most frequent first."""
+    rows = [
+        [
+            one.label,
+            *(meter(share, f"{share:.3f}") for share in (one.precision, one.recall, one.f1)),
+            f"{one.support:,}",
+        ]
+        for one in sorted(classes, key=lambda one: -one.support)[:most]
+    ]
+    return table(["label", "precision", "recall", "F1", "texts"], rows, caption=caption, numbers=(4,))
 
 
 def mistakes_section(state: RunState) -> Html:
     """Examples that the model gets wrong; for a language model, its answers."""
     mistakes = state.records.mistakes
-    samples = (state.records.metrics.get("validation") or {}).get("samples") if state.records.metrics else None
-    if state.task == "causal" and isinstance(samples, list):
-        return section(
-            "What it answers",
-            tag("ul", [_sample(one) for one in samples if isinstance(one, dict)], class_="cases"),
-            id_="mistakes",
-        )
+    samples = [one for found in state.records.metrics.splits.values() for one in found.samples]
+    if state.task == "causal" and samples:
+        return section("What it answers", tag("ul", list(map(_sample, samples)), class_="cases"), id_="mistakes")
     if not mistakes or not (mistakes.labels or mistakes.queries):
         return Html("")
     shown = [*map(_text, mistakes.labels), *map(_query, mistakes.queries)][: _SHOWN_CASES + _MORE_CASES]
@@ -69,7 +85,7 @@ def mistakes_section(state: RunState) -> Html:
     )
 
 
-def worst_confusions(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> list[tuple[str, str, int, int]]:
+def worst_confusions(confusion: Confusion, names: Sequence[str]) -> list[tuple[str, str, int, int]]:
     """The most frequent confusions: label, prediction, how often, and of how many."""
     found = [
         (names[row], names[column], count, sum(counts))
@@ -80,47 +96,9 @@ def worst_confusions(confusion: Sequence[Sequence[int]], names: Sequence[str]) -
     return sorted(found, key=lambda one: -one[2])[:_WORST]
 
 
-def _splits(state: RunState) -> dict[str, Json]:
-    return {
-        name: found for name in ("validation", "test") if isinstance(found := state.records.metrics.get(name), dict)
-    }
-
-
-def _metrics(splits: dict[str, Json]) -> Html:
-    names = ordered_scores({name: value for found in splits.values() for name, value in found.items()})
-    shown = [name for name in names if not (name == "micro_f1" and "accuracy" in names)]
-    rows = [[metric_name(name), *(_figure(found.get(name)) for found in splits.values())] for name in shown]
-    return table(["metric", *splits], rows, numbers=range(1, len(splits) + 1))
-
-
-def _figure(value: object) -> str:
-    return f"{value:.4f}" if isinstance(value, int | float) else ""  # NaN was written as null
-
-
-def _classes(rows: object, split: str) -> Html | None:
-    classes = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    if not classes:
+def _confusion(confusion: Confusion, names: list[str], split: str) -> Html | None:
+    if len(confusion) != len(names) or not names:
         return None
-    shown = [
-        [
-            row.get("label", ""),
-            *(meter(row[name], f"{row[name]:.3f}") for name in ("precision", "recall", "f1")),
-            f"{row.get('support', 0):,}",
-        ]
-        for row in sorted(classes, key=lambda row: -row.get("support", 0))
-    ]
-    head = ["label", "precision", "recall", "F1", "texts"]
-    return join(tag("h3", f"By label, {split}"), table(head, shown, numbers=(4,)))
-
-
-def _names(rows: object) -> list[str]:
-    return [str(row.get("label", "")) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-
-
-def _confusion(found: object, names: list[str], split: str) -> Html | None:
-    if not isinstance(found, list) or len(found) != len(names) or not names:
-        return None
-    confusion = [[int(count) for count in row] for row in found]
     shown = _as_table(confusion, names) if len(names) <= _LARGEST_TABLE else _as_drawing(confusion, names)
     worst = worst_confusions(confusion, names)
     listed = None
@@ -131,7 +109,7 @@ def _confusion(found: object, names: list[str], split: str) -> Html | None:
     return join(tag("h3", f"Confusion matrix, {split}"), shown, listed)
 
 
-def _as_table(confusion: list[list[int]], names: list[str]) -> Html:
+def _as_table(confusion: Confusion, names: list[str]) -> Html:
     rows = []
     for at, (name, counts) in enumerate(zip(names, confusion, strict=True)):
         whole = sum(counts) or 1
@@ -159,7 +137,7 @@ def _as_table(confusion: list[list[int]], names: list[str]) -> Html:
     return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 
-def _as_drawing(confusion: list[list[int]], names: list[str]) -> Html:
+def _as_drawing(confusion: Confusion, names: list[str]) -> Html:
     size = _DRAWN / len(names)
     cells: list[Content] = []
     for row, counts in enumerate(confusion):
@@ -195,22 +173,20 @@ def _text(one: WrongLabels) -> Html:
 
 def _query(one: MissedQuery) -> Html:
     facts = [("rank of the answer", str(one.rank) if one.rank else "below 100"), _row(one)]
-    body = join(
-        tag("span", "query", class_="label"), tag("span", one.query, class_="said"),
-        tag("span", "expected", class_="label"), tag("span", one.expected, class_="said"),
-        tag("span", "found first", class_="label"), tag("span", one.found, class_="said"),
-    )  # fmt: skip
-    return tag("li", body, _facts(facts))
+    texts = (("query", one.query), ("expected", one.expected), ("found first", one.found))
+    return _named_texts(*texts, after=_facts(facts))
 
 
-def _sample(one: Json) -> Html:
+def _sample(one: SampleAnswer) -> Html:
+    texts = (("prompt", one.prompt), ("answer", one.answer), ("expected", one.wanted))
     return tag(
-        "li",
-        *(
-            join(tag("span", name, class_="label"), tag("span", one.get(name, ""), class_="said"))
-            for name in ("prompt", "answer", "wanted")
-        ),
+        "li", *(join(tag("span", name, class_="label"), tag("span", text, class_="said")) for name, text in texts)
     )
+
+
+def _named_texts(*texts: tuple[str, str], after: Html | None = None) -> Html:
+    parts = [join(tag("span", name, class_="label"), tag("span", text, class_="said")) for name, text in texts]
+    return tag("li", join(*parts), after)
 
 
 def _case(text: object, facts: list[tuple[str, str] | None]) -> Html:

@@ -58,7 +58,7 @@ def row_fields(state: RunState | None) -> dict[str, object]:
         "loss": state.loss if state.loss is not None and math.isfinite(state.loss) else None,
         "eta_seconds": state.seconds_left,
         "attempts": len(state.attempts),
-        "metrics": to_plain(dict(state.metrics)),
+        "metrics": to_plain(state.scores),
     }
     return {**found, "task": state.task} if state.task else found
 

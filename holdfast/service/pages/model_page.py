@@ -10,11 +10,10 @@ from django.core.paginator import Page, Paginator
 from django.db.models import Q
 from django.utils.safestring import SafeString, mark_safe
 
-from holdfast.core.artifacts import read_artifact
 from holdfast.core.records import ModelInfo, read_record
-from holdfast.core.runfolder import METRICS, model_folder
-from holdfast.core.scores import final_score, metric_name, metric_value, ordered_scores
-from holdfast.runs.report.html import table
+from holdfast.core.runfolder import model_folder
+from holdfast.core.scores import ModelMetrics, final_score, metric_name, metric_value, read_metrics, shown_scores
+from holdfast.runs.report.result_section import labels_table, scores_table
 from holdfast.runs.report.svg_charts import meter
 from holdfast.service.jobs.model_pool import LONGEST_TEXT
 from holdfast.service.jobs.models import ModelStage, TrainedModel
@@ -23,6 +22,7 @@ from holdfast.service.jobs.shown_errors import ShownError
 _ON_A_PAGE = 25
 _SHOWN_LABELS = 10
 _TILES = 2  # metrics per split
+_SHOWN_CLASSES = 100
 _TRY = {
     "classify": ("Text", "Classify", "Probabilities are calibrated on texts that were not used for training."),
     "causal": ("Prompt", "Generate", "The most likely answer, up to 200 tokens."),
@@ -118,9 +118,8 @@ def read_model(
     """Everything on the page of a model; tables by label come from the run folder."""
     run = model.job.folder
     info = read_record(model_folder(run), ModelInfo)
-    measured = read_artifact(run / METRICS)
-    splits = {name: found for name in ("test", "validation") if isinstance(found := measured.get(name), dict)}
-    splits = splits or {name: found for name, found in model.metrics.items() if isinstance(found, dict)}
+    metrics = read_metrics(run)
+    scores = dict(reversed(metrics.scores.items())) or model.metrics  # the test split first
     seen = TrainedModel.objects.visible_to(user)
     same = seen.filter(owner=model.owner_id, name=model.name).order_by("-version")
     versions = [(one.pk, one.version, one.stage, headline(one)) for one in same[:10]]
@@ -140,9 +139,9 @@ def read_model(
         run=model.job_id,
         run_name=model.job.name,
         dataset=(dataset.pk, dataset.name) if dataset else None,
-        tiles=list(_tiles(splits)),
-        metrics=_metrics(splits),
-        classes=_classes(splits),
+        tiles=list(_tiles(scores)),
+        metrics=mark_safe(scores_table(scores)),
+        classes=_classes(metrics),
         labels=list(info.labels[:200]) if info else [],
         has_files=model_folder(run).is_dir(),
         has_text=not info or info.form != "vectors",
@@ -174,7 +173,7 @@ def read_answer(asked: str, said: Mapping[str, Any]) -> ModelReply:
 
 def headline(model: TrainedModel) -> str:
     """The metric that decides, with the split it was measured on: "accuracy 92.1% (test)"."""
-    found = final_score(model.metrics if isinstance(model.metrics, dict) else {})
+    found = final_score(model.metrics)
     return f"{metric_name(found[1])} {metric_value(found[1], found[2])} ({found[0]})" if found else ""
 
 
@@ -194,42 +193,14 @@ def _row(model: TrainedModel) -> ModelRow:
     )
 
 
-def _tiles(splits: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    for split, found in splits.items():
-        for name, value in list(_scores(found).items())[:_TILES]:
+def _tiles(scores: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, str]]:
+    for split, found in scores.items():
+        for name, value in list(shown_scores(found).items())[:_TILES]:
             yield metric_value(name, value), f"{metric_name(name)}, {split}"
 
 
-def _scores(found: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a split, the most telling first; micro F1 equals accuracy where each text has one label."""
-    scores = ordered_scores(found)
-    return {name: value for name, value in scores.items() if not (name == "micro_f1" and "accuracy" in scores)}
-
-
-def _metrics(splits: Mapping[str, Mapping[str, Any]]) -> SafeString:
-    names = dict.fromkeys(name for found in splits.values() for name in _scores(found))
-    rows = [[metric_name(name), *(_number(found.get(name)) for found in splits.values())] for name in names]
-    drawn = table(["metric", *splits], rows, numbers=range(1, len(splits) + 1))
-    return mark_safe(drawn if rows else "")
-
-
-def _number(value: object) -> str:
-    return f"{value:.4f}" if isinstance(value, int | float) else ""
-
-
-def _classes(splits: Mapping[str, Mapping[str, Any]]) -> SafeString:
-    for split, found in splits.items():
-        classes = [row for row in found.get("classes") or () if isinstance(row, dict)]
-        if not classes:
-            continue
-        rows = [
-            [
-                row.get("label", ""),
-                *(meter(row[name], f"{row[name]:.3f}") for name in ("precision", "recall", "f1")),
-                f"{row.get('support', 0):,}",
-            ]
-            for row in sorted(classes, key=lambda row: -row.get("support", 0))[:100]
-        ]
-        head = ["label", "precision", "recall", "F1", "texts"]
-        return mark_safe(table(head, rows, caption=f"Measured on the {split} rows", numbers=(4,)))
+def _classes(metrics: ModelMetrics) -> SafeString:
+    for split, found in reversed(list(metrics.splits.items())):
+        if found.classes:
+            return mark_safe(labels_table(found.classes, _SHOWN_CLASSES, caption=f"Measured on the {split} rows"))
     return mark_safe("")

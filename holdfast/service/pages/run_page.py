@@ -13,7 +13,7 @@ from typing import TypeVar
 from django.utils.safestring import SafeString, mark_safe
 
 from holdfast.core import events as ev
-from holdfast.core.records import Forecast, Proof, RunPlan, read_record
+from holdfast.core.records import Forecast, Proof, RunPlan, SkippedProof, read_record
 from holdfast.core.runfolder import REPORT, STACKS
 from holdfast.core.scores import final_score, metric_name, metric_value
 from holdfast.core.text import human_bytes, human_seconds
@@ -195,7 +195,7 @@ def _stations(job: Job, state: RunState) -> tuple[Station, ...]:
         "done" if at < here else now.get(job.state, "ended") if at == here else "todo" for at in range(len(STATIONS))
     ]
     proof = STATIONS.index("Proof")
-    if here > proof and any(one.check == "skipped" for one in _named(state, ev.ProofReported)):
+    if here > proof and any(isinstance(one.result, SkippedProof) for one in _named(state, ev.ProofReported)):
         looks[proof] = "skipped"
     return tuple(Station(name, look, _STATION_WORDS[look]) for name, look in zip(STATIONS, looks, strict=True))
 
@@ -211,7 +211,7 @@ def _station(job: Job, state: RunState) -> int:
 
 
 def _figures(job: Job, state: RunState) -> Iterator[Figure]:
-    if score := final_score(state.metrics) or final_score(job.metrics):
+    if score := final_score(state.scores) or final_score(job.metrics):
         split, name, value = score
         yield Figure(f"{metric_name(name)}, {split}", metric_value(name, value))
     if state.step and state.steps:

@@ -13,7 +13,7 @@ import pytest
 from holdfast.cli import cli, main
 from holdfast.cli.output import put
 from holdfast.cli.screen import EventLines, RunView, Screen
-from holdfast.core.events import Noted
+from holdfast.core.events import StorageRestored, StorageTrouble
 
 FULL = Path("/dev/full")
 pytestmark = pytest.mark.skipif(not FULL.exists(), reason="Linux only")
@@ -39,8 +39,8 @@ def test_lost_output_is_reported_once(monkeypatch, capsys):
 def test_a_run_whose_output_is_lost_continues(monkeypatch, make_view):
     with full_output(monkeypatch):
         view = make_view()
-        view(Noted(text="something"))
-        view(Noted(text="more"))
+        view(StorageTrouble(error="something"))
+        view(StorageRestored())
         view.close()
 
 

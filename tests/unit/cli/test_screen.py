@@ -12,6 +12,7 @@ from holdfast.core.evidence import Cause
 from holdfast.core.observations import Activity, LeftProcess, TreeVerdict, Verdict
 from holdfast.core.records import CommandRequest
 from holdfast.core.runfolder import EVENTS, OUTPUT, attempt_folder
+from holdfast.core.scores import ModelMetrics, SplitMetrics
 from holdfast.runs.state import AttemptState, Records, RunState, fold
 
 HUNG = AttemptState(
@@ -31,7 +32,10 @@ STATE = fold(
         ev.Progressed(phase="step", step=40, steps=60, resident_bytes=2_000_000_000, activity=WORKS),
         ev.Quiet(seconds=9.0, phase="step", step=40, activity=WORKS),
     ],
-    Records(request=CommandRequest(command=("python", "train.py"), cwd="."), metrics={"validation": {"accuracy": 0.9}}),
+    Records(
+        request=CommandRequest(command=("python", "train.py"), cwd="."),
+        metrics=ModelMetrics(splits={"validation": SplitMetrics(scores={"accuracy": 0.9})}),
+    ),
 )
 
 

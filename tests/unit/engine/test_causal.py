@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from holdfast.core.errors import RequestError
+from holdfast.core.scores import ModelMetrics, SampleAnswer, SplitMetrics
 from holdfast.data.shards import open_array, open_tokens
 from holdfast.engine.model_export import write_card
 from holdfast.engine.tasks import load_task
@@ -67,17 +68,17 @@ def test_samples_match_generate(parts, tmp_path):
     answer = plain.generate(prompt, max_new_tokens=min(60, 64 - asked), do_sample=False)[0, asked:]
     tokenizer = AutoTokenizer.from_pretrained(parts[0])
     assert len(samples) == 2
-    assert samples[0]["prompt"] == tokenizer.decode(text[:asked], skip_special_tokens=True).strip()
-    assert samples[0]["answer"] == tokenizer.decode(answer, skip_special_tokens=True)
-    assert samples[0]["wanted"] == tokenizer.decode(text[asked:], skip_special_tokens=True)
+    assert samples[0].prompt == tokenizer.decode(text[:asked], skip_special_tokens=True).strip()
+    assert samples[0].answer == tokenizer.decode(answer, skip_special_tokens=True)
+    assert samples[0].wanted == tokenizer.decode(text[asked:], skip_special_tokens=True)
 
 
 def test_plain_text_samples_continue_the_opening(parts, tmp_path):
     learn = open_array(parts[1], "validation.learn")
     np.save(parts[1] / "validation.learn.npy", np.ones_like(learn))
     sample = load_task(settings_for("causal", *parts, tmp_path, options={"samples": 1})).samples()[0]
-    assert sample["prompt"]
-    assert sample["wanted"]
+    assert sample.prompt
+    assert sample.wanted
 
 
 def test_sampling_does_not_change_training(parts, tmp_path):
@@ -100,8 +101,9 @@ def test_exported_tokenizer_has_the_training_chat_template(parts, tmp_path):
 
 def test_model_card_escapes_samples(parts, tmp_path):
     settings = settings_for("causal", *parts, tmp_path)
-    samples = [{"prompt": "say\n# hello", "answer": "", "wanted": "hello"}]
-    write_card(tmp_path, settings, {"step": 3, "steps": 9, "validation": {"loss": 0.5, "samples": samples}})
+    samples = (SampleAnswer(prompt="say\n# hello", answer="", wanted="hello"),)
+    found = SplitMetrics(scores={"loss": 0.5}, samples=samples)
+    write_card(tmp_path, settings, ModelMetrics(step=3, steps=9, splits={"validation": found}))
     card = (tmp_path / "README.md").read_text()
     assert "### Sample 1, validation" in card
     assert "\n    # hello\n" in card

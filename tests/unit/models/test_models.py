@@ -53,7 +53,7 @@ def test_what_the_hub_raises_is_understood():
 
 def test_invalid_name_is_refused_without_a_request():
     with pytest.raises(RequestError) as refused:
-        get_from_hub("no/such/model/name", lambda *_: None, say=lambda _: None)
+        get_from_hub("no/such/model/name", lambda *_: None, note=lambda _: None)
     assert refused.value.setting == "model"
 
 

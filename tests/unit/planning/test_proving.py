@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.core.events import CandidateTimed
 from holdfast.core.facts import MachineFacts
+from holdfast.core.records import TrialTiming
 from holdfast.core.settings import EngineSettings
 from holdfast.planning.proving import Work, candidates_for, choose_proof, forecast_seconds, judge, words_of
 
@@ -13,7 +14,7 @@ SETTINGS = EngineSettings(task="classify", model="/m", prepared="/p", run="/r", 
 
 
 def told(number: int, speed: float, *, loss: float = 1.0, norm: float = 1.0, **candidate):
-    result = {"loss": loss, "norm": norm, "is_packed": True, "tokens_per_second": speed, "samples_per_second": 1.0}
+    result = TrialTiming(loss=loss, norm=norm, tokens_per_second=speed, samples_per_second=1.0)
     return CandidateTimed(number=number, candidate=candidate, result=result)
 
 

@@ -1,9 +1,13 @@
 """What `train` always shows of its data: the columns it chose, and rows that were left out later."""
 
 from holdfast.core.events import DataPrepared, Surveyed
+from holdfast.core.plan import Choice
 from holdfast.runs.event_wording import event_lines
 
-CHOICES = {"text column": {"value": "Message"}, "label column": {"value": "agent"}, "encoding": {"value": "utf-8"}}
+CHOICES = {
+    name: Choice(value, "")
+    for name, value in (("text column", "Message"), ("label column", "agent"), ("encoding", "x"))
+}
 
 
 def shown(event: Surveyed | DataPrepared) -> str:
@@ -14,7 +18,7 @@ def test_chosen_columns_are_always_shown():
     event = Surveyed(task="classify", form="one label", rows=9, splits={"train": 9}, labels=2, choices=CHOICES)
     assert "Message" in shown(event)
     assert "agent" in shown(event)
-    assert "utf-8" not in shown(event)
+    assert "encoding" not in shown(event)
 
 
 def test_rows_left_out_while_tokenizing_are_always_shown():

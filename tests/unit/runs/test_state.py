@@ -50,7 +50,7 @@ def test_an_evaluation_is_not_a_slow_step():
         [STARTED, TRAINING, *(step(at, float(at)) for at in range(3)), evaluated, step(3, 61.0), step(4, 62.0)]
     )
     assert state.curves.seconds_per_step == 1.0
-    assert state.metrics == {"accuracy": 0.5}
+    assert state.scores == {"validation": {"accuracy": 0.5}}
     assert state.curves.evaluation_seconds == 58.0
 
 

@@ -12,6 +12,7 @@ from holdfast.core.facts import DatasetFacts
 from holdfast.core.observations import ExitStatus
 from holdfast.core.plan import Fallback, Reason
 from holdfast.core.records import Compared, ComparedTime, ForecastCheck, Result
+from holdfast.core.scores import ModelMetrics, SplitMetrics
 from holdfast.core.settings import TrainRequest
 from holdfast.runs.event_wording import event_lines
 from holdfast.runs.state import AttemptState, Records, RunState, fold
@@ -58,6 +59,10 @@ def ended(state: str, *attempts: AttemptState, **more: object) -> RunState:
     return RunState(folder=FOLDER, attempts=attempts, records=records, is_supervised=False)
 
 
+def measured(accuracy: float) -> ModelMetrics:
+    return ModelMetrics(splits={"test": SplitMetrics(scores={"accuracy": accuracy})})
+
+
 def test_a_run_in_training():
     steps = [ev.StepDone(step=at, loss=1.18, time=at * 0.2) for at in range(44)]
     state = fold([ev.AttemptStarted(number=1), ev.TrainingStarted(first_step=0, steps=93), *steps], folder=FOLDER)
@@ -65,7 +70,7 @@ def test_a_run_in_training():
 
 
 def test_runs_that_ended():
-    metrics = {"test": {"accuracy": 0.921}}
+    metrics = measured(0.921)
     assert headline(ended("finished", HUNG, DONE, metrics=metrics)) == (
         "Finished in 1 min 12 s after 1 failed attempt: 92.1% accuracy on the test split."
     )
@@ -124,7 +129,7 @@ ONLY_TRAINING = DatasetFacts(task="classify", form="one label", rows=21, columns
 
 
 def test_finished_run_shows_scores_and_next_steps():
-    state = ended("finished", DONE, metrics={"test": {"accuracy": 0.9}}, dataset=ONLY_TRAINING)
+    state = ended("finished", DONE, metrics=measured(0.9), dataset=ONLY_TRAINING)
     lines = [(line.name, line.text) for line in closing_lines(state)]
     assert ("test", "accuracy 90.0%") in lines
     assert ("next", 'holdfast predict runs/bank "..."') in lines

@@ -103,7 +103,7 @@ def get_metrics(request: HttpRequest, job_id: Id) -> Any:
     return {
         "losses": losses[:: max(1, -(-len(losses) // _MOST_POINTS))],
         "evaluations": {str(step): metrics for step, metrics in state.curves.evaluations.items()} if state else {},
-        "metrics": state.records.metrics if state and state.records.metrics else job.metrics,
+        "metrics": (state.records.metrics.scores if state else {}) or job.metrics,
     }
 
 
