@@ -81,7 +81,7 @@ def prepare_pairs(model: Path, data: Path, folder: Path, options: argparse.Names
     tokens = ModelTokenizer(model)
     found = survey(DataRequest(path=data, task="two-tower"), tokens)
     prepared = folder / "prepared"
-    prepare(found, tokens, prepared, options=PrepareOptions(max_length=options.max_length))
+    prepare(found.source, tokens, prepared, options=PrepareOptions(max_length=options.max_length))
     passages = [f"{row['title']} {row['text']}" for row in _json_lines(data / "corpus.jsonl")]
     queries = [row["text"] for row in _json_lines(data / "queries.jsonl")]
     rows, qrels = open_array(prepared, "train.rows"), open_array(prepared, "train.qrels")

@@ -103,12 +103,10 @@ def _lines(facts: DatasetFacts) -> Iterator[str]:
     if facts.labels:
         yield from _entry("label names" if facts.multi_label else "classes", _labels(facts))
     for role, found in facts.lengths.items():
-        sampled = f", from a sample of {found.measured:,}" if found.is_sample else ""
         limit = f"; the model's limit is {found.limit:,}" if found.limit else ""
         yield from _entry(
             f"{role} lengths",
-            f"median {found.median:g} {found.unit}, 95% within {found.p95:,}, longest {found.longest:,}"
-            f"{limit}{sampled}",
+            f"median {found.median:g} {found.unit}, 95% within {found.p95:,}, longest {found.longest:,}{limit}",
         )
     for warning in facts.warnings:
         yield from _wrapped(warning.line, "[!]  ", 5)

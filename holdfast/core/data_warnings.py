@@ -64,9 +64,11 @@ SENTENCES = {
     "duplicates": "{rows:duplicate row} (ignoring case and spaces)",
     "conflicting-labels": "{texts:text} with different labels in several rows (such as rows {rows})",
     "leakage": "leakage: {rows:{split} row} with the same {part} as a row of another split",
+    "near-copies": "near-duplicates: {rows:{split} row} with nearly the same {part} as a training row (such as rows "
+    "{pairs})",
     "overlong": "{share:.1%} of the {role} lengths are over the model's limit of {limit:token} (longest: {longest})",
     # Labels
-    "single-examples": "labels with only one example: {labels:q}",
+    "rare-labels": "labels with fewer rows than there are splits ({splits}), so not every split has them: {labels:q}",
     "imbalance": "imbalanced classes: {most_rows:row} of {most!r}, {least_rows:row} of {least!r}; accuracy alone will "
     "be misleading",
     "label-values": "the labels look like {values} ({labels:q}) and are treated as names of classes",

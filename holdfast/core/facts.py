@@ -218,7 +218,6 @@ class Lengths:
     p99: int
     longest: int
     measured: int  # number of texts measured
-    is_sample: bool = False  # a sample, because counting all tokens would take too long
     limit: int | None = None  # maximum length of the model
     over_limit: int = 0  # of those measured
 

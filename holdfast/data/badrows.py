@@ -131,6 +131,17 @@ class BadRows:
         """Note a row that cannot be used because of one value."""
         self.add(file, row, bad.kind, column=bad.column, value=bad.value, details=bad.details)
 
+    def absorb(self, others: "BadRows", good_rows: int) -> None:
+        """Take over rows that turned out to be unusable later; too many of them are refused."""
+        others._max_share = self._max_share
+        others.refuse_many(good_rows)
+        self.count += others.count
+        self.incomplete += others.incomplete
+        self._reasons.update(others._reasons)
+        self._malformed_rows += others._malformed_rows
+        self._incomplete_rows += others._incomplete_rows
+        self._dropped += others._dropped
+
     def doubt(self, kind: str, file: Path, row: int, **values: str | int) -> None:
         """Note a row that is used although it looks odd."""
         self._doubt_count += 1

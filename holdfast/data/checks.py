@@ -12,9 +12,10 @@ from holdfast.data.data_request import DataRequest
 from holdfast.data.files import Files
 from holdfast.data.label_forms import in_order
 from holdfast.data.layout import ColumnLayout
+from holdfast.data.near_copies import NearCopies
 from holdfast.data.profile import MOST_VALUES, ColumnProfile
 from holdfast.data.rawfile import open_text, reading
-from holdfast.data.read import Source
+from holdfast.data.read import RowFile
 from holdfast.data.split import repeated
 from holdfast.data.tally import Tally
 
@@ -40,7 +41,7 @@ def check_trainable(layout: ColumnLayout, tally: Tally, files: Files) -> None:
         raise RequestError("one row is not enough to train on", found="1 usable row")
 
 
-def check_is_table(request: DataRequest, layout: ColumnLayout, source: Source) -> None:
+def check_is_table(request: DataRequest, layout: ColumnLayout, source: RowFile) -> None:
     """Refuse lines that are not a table, such as a program or a log, unless they were requested as text."""
     dialect = source.dialect
     is_requested = request.task or request.text_columns or request.delimiter or request.header is not None
@@ -62,7 +63,7 @@ def check_is_table(request: DataRequest, layout: ColumnLayout, source: Source) -
     )
 
 
-def check_is_corpus(request: DataRequest, layout: ColumnLayout, source: Source, rows: int) -> None:
+def check_is_corpus(request: DataRequest, layout: ColumnLayout, source: RowFile, rows: int) -> None:
     """Refuse a table with a few rows of text and nothing else, unless it was requested as text."""
     is_requested = request.task or request.text_columns
     if rows >= FEW_ROWS or layout.form != "text" or source.kind == "text" or is_requested:
@@ -79,6 +80,7 @@ def check_is_corpus(request: DataRequest, layout: ColumnLayout, source: Source, 
 def warnings_of(
     layout: ColumnLayout,
     tally: Tally,
+    copies: NearCopies,
     lengths: Mapping[str, Lengths],
     bad: BadRows,
     profiles: Mapping[str, ColumnProfile],
@@ -96,6 +98,7 @@ def warnings_of(
     if tally.replaced:
         yield data_warning("lost-letters", texts=tally.replaced)
     yield from _repeats(layout, tally)
+    yield from _near_copies(layout, tally, copies)
     if layout.task == "classify":
         yield from _label_warnings(tally)
     if is_cut:
@@ -167,10 +170,21 @@ def _repeats(layout: ColumnLayout, tally: Tally) -> Iterator[DataWarning]:
             yield data_warning("leakage", rows=count, split=SPLITS[code], part=_PARTS[layout.task])
 
 
+def _near_copies(layout: ColumnLayout, tally: Tally, copies: NearCopies) -> Iterator[DataWarning]:
+    """Rows of validation and test whose text is nearly that of a training row."""
+    found = copies.across(tally.splits, tally.keys)
+    for code in (1, 2):
+        here = [copy for copy in found if tally.splits[copy.held] == code]
+        if here:
+            pairs = tuple(f"{tally.rows[copy.held]} and {tally.rows[copy.trained]}" for copy in here)
+            yield data_warning("near-copies", rows=len(here), split=SPLITS[code], part=_PARTS[layout.task], pairs=pairs)
+
+
 def _label_warnings(tally: Tally) -> Iterator[DataWarning]:
     counts = {name: tally.label_counts[tally.label_numbers[name]] for name in in_order(tally.label_numbers)}
-    if once := tuple(name for name, count in counts.items() if count == 1):
-        yield data_warning("single-examples", labels=once)
+    splits = sum(code in tally.splits for code in range(len(SPLITS)))
+    if rare := tuple(name for name, count in counts.items() if count < splits):
+        yield data_warning("rare-labels", labels=rare, splits=splits)
     most, least = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
     if counts[most] >= _IMBALANCE * counts[least]:
         rows = {"most_rows": counts[most], "least_rows": counts[least]}

@@ -1,4 +1,4 @@
-"""Tokenizes a surveyed dataset once and writes it as memory-mapped arrays, described in `shards`.
+"""Reads a detected dataset once, tokenizes it and writes it as memory-mapped arrays, described in `shards`.
 
 Reads: the dataset, the tokenizer. Writes: a folder with `manifest.json` last. Everything goes to a draft folder that is
 renamed when it is complete, so a preparation that was killed leaves nothing that looks finished.
@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,21 +19,26 @@ from msgspec import structs
 from holdfast.core.artifacts import to_plain
 from holdfast.core.disk_space import FULL, why_not
 from holdfast.core.errors import MachineError, RequestError, set_to
+from holdfast.core.facts import DatasetFacts, Task
 from holdfast.core.plan import USUAL_LENGTH, Choice
 from holdfast.core.prepared import FORMAT, Manifest
 from holdfast.core.progress import Progress, no_progress
-from holdfast.core.runfolder import MANIFEST
-from holdfast.data.prepare_causal import prepare_causal
-from holdfast.data.prepare_classify import prepare_classify
-from holdfast.data.prepare_two_tower import TowerWriter, prepare_beir, prepare_pairs, prepare_passages, prepare_vectors
-from holdfast.data.rawfile import look_at
+from holdfast.core.records import read_record, write_record
+from holdfast.core.runfolder import DATASET, DROPPED, MANIFEST
+from holdfast.data.badrows import BadRows
+from holdfast.data.chat import Chat
+from holdfast.data.prepare_causal import ConversationWriter, TextPieceWriter
+from holdfast.data.prepare_classify import LabeledWriter
+from holdfast.data.prepare_two_tower import TowerWriter, write_vectors
+from holdfast.data.rawfile import fingerprint_of, look_at
 from holdfast.data.shards import LONGEST_SHOWN, read_manifest, write_manifest
-from holdfast.data.survey_beir import BeirSurvey
-from holdfast.data.survey_dataset import Survey
-from holdfast.data.survey_vectors import VectorSurvey
+from holdfast.data.sources import Source
+from holdfast.data.sources.vectors import VectorSource
+from holdfast.data.survey_dataset import facts_of
 from holdfast.data.tokenizer import ModelTokenizer
 
 _SHORTEST_LENGTH = 8
+Writer = LabeledWriter | ConversationWriter | TextPieceWriter | TowerWriter
 KEPT = 8  # preparations in the cache; runs have their own links, so they outlive what is removed here
 
 
@@ -52,13 +57,14 @@ class PrepareOptions:
 class Prepared:
     """A complete folder of prepared data."""
 
-    folder: Path
+    folder: Path  # with `dropped.csv` where rows were dropped
     manifest: Manifest
+    facts: DatasetFacts
     is_reused: bool  # it already existed, or was in the cache
 
 
 def prepare(
-    survey: Survey,
+    source: Source,
     tokens: ModelTokenizer | None,
     out: Path,
     *,
@@ -66,29 +72,29 @@ def prepare(
     cache: Path | None = None,
     on_progress: Progress = no_progress,
 ) -> Prepared:
-    """Prepare a surveyed dataset in the folder `out`, or reuse what is there or in the cache."""
+    """Read a detected dataset once and prepare it in the folder `out`, or reuse what is there or in the cache."""
     options = options or PrepareOptions()
-    if tokens is None and not isinstance(survey, VectorSurvey):
+    if tokens is None and not isinstance(source, VectorSource):
         raise RequestError("texts cannot be prepared without a tokenizer", try_next=(set_to("model"),), setting="model")
-    length = choose_length(survey, tokens, options)
-    fingerprint = _fingerprint(survey, tokens, options, length)
-    if (manifest := _whole(out, fingerprint)) is not None:
-        return Prepared(folder=out, manifest=manifest, is_reused=True)
+    length = choose_length(source.layout.task, tokens, options)
+    fingerprint = _fingerprint(source, tokens, options, length)
+    if (found := _whole(out, fingerprint, source)) is not None:
+        return found
     home = cache / fingerprint if cache else out
     is_reused = True
-    if _whole(home, fingerprint) is None:
+    if _whole(home, fingerprint, source) is None:
         is_reused = False
-        build_whole(home, lambda draft: _write(survey, tokens, options, length, fingerprint, draft, on_progress))
+        build_whole(home, lambda draft: _write(source, tokens, options, length, fingerprint, draft, on_progress))
     if home != out:
         os.utime(home)  # marks it as used just now, for `forget_oldest`
         build_whole(out, lambda draft: link_files(home, draft))
         forget_oldest(home.parent)
-    manifest = _whole(out, fingerprint)
-    assert manifest is not None
-    return Prepared(folder=out, manifest=manifest, is_reused=is_reused)
+    found = _whole(out, fingerprint, source)
+    assert found is not None
+    return replace(found, is_reused=is_reused)
 
 
-def choose_length(survey: Survey, tokens: ModelTokenizer | None, options: PrepareOptions) -> Choice[int]:
+def choose_length(task: Task, tokens: ModelTokenizer | None, options: PrepareOptions) -> Choice[int]:
     """How many tokens a text may have: as requested, at most the model's limit."""
     limit = tokens.limit if tokens else None
     requested = options.max_length
@@ -108,14 +114,14 @@ def choose_length(survey: Survey, tokens: ModelTokenizer | None, options: Prepar
         )
     if requested is not None:
         return Choice(requested, "as requested")
-    usual = USUAL_LENGTH[survey.facts.task]
+    usual = USUAL_LENGTH[task]
     if limit is not None and limit <= usual:
         return Choice(limit, "the limit of the model")
-    return Choice(usual, f"usual for {survey.facts.task}" + (f"; the limit of the model is {limit:,}" if limit else ""))
+    return Choice(usual, f"usual for {task}" + (f"; the limit of the model is {limit:,}" if limit else ""))
 
 
 def _write(
-    survey: Survey,
+    source: Source,
     tokens: ModelTokenizer | None,
     options: PrepareOptions,
     length: Choice[int],
@@ -123,64 +129,76 @@ def _write(
     draft: Path,
     on_progress: Progress,
 ) -> None:
-    """Write the arrays of the survey's task, then the manifest."""
+    """Read the source once into the arrays of its task; then write its facts, and the manifest last."""
     prefixes = options.query_prefix, options.passage_prefix
-    if isinstance(survey, VectorSurvey):
-        found = prepare_vectors(survey, draft, on_progress)
+    bad = BadRows(source.request.max_bad_share)
+    if isinstance(source, VectorSource):
+        findings, rows = source.check(bad, on_progress)
+        manifest = write_vectors(source, rows, draft, on_progress)
     else:
         assert tokens is not None
-        writer = TowerWriter(tokens, length.value, prefixes, draft, on_progress)
-        if isinstance(survey, BeirSurvey):
-            found = prepare_beir(survey, writer)
-        elif survey.facts.task == "classify":
-            found = prepare_classify(survey, tokens, length.value, options.overlong, draft, on_progress)
-        elif survey.facts.task == "causal":
-            found = prepare_causal(survey, tokens, length.value, options.chat_template, draft, on_progress)
-        elif survey.layout.form == "passages of articles":
-            found = prepare_passages(survey, writer)
-        else:
-            found = prepare_pairs(survey, writer)
+        writer = _writer(source, tokens, options, length.value, draft)
+        findings = source.read(writer, bad, on_progress)
+        manifest = writer.manifest
     arrays = sorted(draft.glob("*.npy"))
     for path in arrays:
         sync(path)
+    write_record(draft, facts_of(source, findings, bad))
+    bad.write(draft / DROPPED)
     manifest = structs.replace(
-        found,
+        manifest,
         fingerprint=fingerprint,
         max_length=length.value if tokens else 0,
         tokenizer_sha256=tokens.fingerprint if tokens else "",
         prefixes=dict(zip(("query", "passage"), prefixes, strict=True)) if any(prefixes) else {},
-        choices={**({"max_length": length} if tokens else {}), **found.choices},
+        choices={**({"max_length": length} if tokens else {}), **manifest.choices},
         files={path.name: path.stat().st_size for path in arrays},
     )
     write_manifest(draft, manifest)
 
 
-def _fingerprint(survey: Survey, tokens: ModelTokenizer | None, options: PrepareOptions, length: Choice[int]) -> str:
+def _writer(source: Source, tokens: ModelTokenizer, options: PrepareOptions, length: int, draft: Path) -> Writer:
+    layout = source.layout
+    if layout.task == "classify":
+        is_multi = layout.labels is not None and layout.labels.is_multi
+        return LabeledWriter(tokens, length, options.overlong, is_multi, draft)
+    if layout.task == "two-tower":
+        return TowerWriter(source.request, tokens, length, (options.query_prefix, options.passage_prefix), draft)
+    if layout.form == "text":
+        return TextPieceWriter(tokens, length, draft)
+    return ConversationWriter(tokens, length, Chat(tokens, options.chat_template), draft)
+
+
+def _fingerprint(source: Source, tokens: ModelTokenizer | None, options: PrepareOptions, length: Choice[int]) -> str:
     """Of everything that decides what is written."""
     request = {
         name: value
-        for name, value in asdict(survey.request).items()
+        for name, value in asdict(source.request).items()
         if name not in ("path", "validation", "test", "negatives", "max_bad_share")
     }
     parts = {
         "format": FORMAT,
         "texts": LONGEST_SHOWN,
-        "data": survey.facts.fingerprint,
-        "roles": to_plain(survey.facts.roles),
-        "form": survey.facts.form,
+        "data": fingerprint_of(source.files),
+        "roles": to_plain(source.layout.roles),
+        "form": source.layout.form,
         "tokenizer": tokens.fingerprint if tokens else "",
         "template": tokens.own_chat_template if tokens else "",
         "options": asdict(options),
         "length": length.value,
         "request": to_plain(request),
-        "negatives": look_at(survey.request.negatives).sha256 if survey.request.negatives else "",
+        "negatives": look_at(source.request.negatives).sha256 if source.request.negatives else "",
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _whole(folder: Path, fingerprint: str) -> Manifest | None:
-    manifest = read_manifest(folder)
-    return manifest if manifest and manifest.fingerprint == fingerprint else None
+def _whole(folder: Path, fingerprint: str, source: Source) -> Prepared | None:
+    """The preparation in a folder, if it is complete and of this dataset."""
+    manifest, facts = read_manifest(folder), read_record(folder, DatasetFacts)
+    if not manifest or not facts or manifest.fingerprint != fingerprint:
+        return None
+    facts = replace(facts, files=tuple(str(file.path) for _, file in source.files))  # moved ones have new names
+    return Prepared(folder=folder, manifest=manifest, facts=facts, is_reused=True)
 
 
 def build_whole(folder: Path, write: Callable[[Path], None]) -> None:
@@ -231,7 +249,8 @@ def _is_alive(pid: int) -> bool:
 
 def _remove_prepared(folder: Path) -> None:
     """Remove an older preparation; refuse if the folder has anything else in it."""
-    strange = [path.name for path in folder.iterdir() if path.suffix != ".npy" and path.name != MANIFEST]
+    ours = (MANIFEST, DATASET, DROPPED)
+    strange = [path.name for path in folder.iterdir() if path.suffix != ".npy" and path.name not in ours]
     if strange:
         raise RequestError(
             f"{folder} has files that are not prepared data", found=", ".join(strange[:5]), try_next=("move them away",)

@@ -1,85 +1,161 @@
 """Prepares texts with labels. A text over the maximum length is truncated, or becomes several windows."""
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from holdfast.core.facts import SPLITS
 from holdfast.core.plan import Choice
 from holdfast.core.prepared import Manifest, SplitSize
-from holdfast.core.progress import Progress
-from holdfast.data.examples import content_hash
-from holdfast.data.shards import TextWriter, TokenWriter, write_array
-from holdfast.data.survey_table import TableSurvey
-from holdfast.data.tokenizer import ModelTokenizer, batches
+from holdfast.data.badrows import BadRows
+from holdfast.data.encoding_batches import EncodingBatches
+from holdfast.data.examples import Example
+from holdfast.data.shards import (
+    TextWriter,
+    TokenWriter,
+    copy_texts,
+    copy_tokens,
+    open_tokens,
+    remove_arrays,
+    write_array,
+)
+from holdfast.data.sources import Sink
+from holdfast.data.tally import Tally
+from holdfast.data.tokenizer import ModelTokenizer
 
 WINDOW_OVERLAP = 8  # a window shares an eighth of its tokens with the previous one
 MOST_WINDOWS = 16  # of one text; with more, a few long texts could take most of the run's time
-_COUNTED_TEXTS = 2000
-_BYTES_OF_A_CHARACTER = 4  # at most, in UTF-8
 _WINDOW_FROM = 0.1  # share of overlong texts from which windows are worth their cost
+_ALL, _LONG = "all", "long"  # arrays of the draft: every text, and the overlong ones as a whole
 
 
-def prepare_classify(
-    survey: TableSurvey, tokens: ModelTokenizer, length: int, overlong: str, folder: Path, on_progress: Progress
-) -> Manifest:
-    """Write the arrays; returns what the manifest says about them."""
-    choice = choose_overlong(survey, tokens, length, overlong)
-    numbers = {name: at for at, name in enumerate(survey.labels)}
-    splits = {name: _ClassifySplit(folder, name, choice.value == "window") for name in survey.facts.splits}
-    before, after = tokens.marks
-    room = length - len(before) - len(after)
-    over = lost_tokens = done = 0
-    for batch in batches(survey.examples(), length=lambda found: len(found.example.parts[0][1])):
-        ids = tokens.encode([found.example.parts[0][1] for found in batch])
-        for found, body in zip(batch, ids, strict=True):
-            pieces = list(windows(body, room)) if choice.value == "window" else [body[:room]]
-            over += len(body) > room
-            lost_tokens += max(0, len(body) - _reach(pieces, room))
-            marked = [(before, piece, after) for piece in pieces]
-            labels = [numbers[label] for label in found.example.labels]
-            splits[found.split].add(found.row, found.example.parts[0][1], marked, labels)
-        done += len(batch)
-        on_progress("tokenizing", done, survey.facts.rows)
-    counts = {name: split.close(folder, len(numbers), survey.facts.multi_label) for name, split in splits.items()}
-    return Manifest(
-        task="classify",
-        splits=counts,
-        labels=survey.labels,
-        multi_label=survey.facts.multi_label,
-        overlong=choice.value,
-        overlong_rows=over,
-        overlong_lost_tokens=lost_tokens,
-        choices={"overlong": choice},
-    )
+class LabeledWriter(Sink):
+    """Tokenizes texts as they are read, and writes them with their labels once the splits are known."""
 
+    def __init__(self, tokens: ModelTokenizer, length: int, overlong: str, is_multi: bool, folder: Path):
+        self._length, self._overlong, self._folder = length, overlong, folder
+        self._before, self._after = tokens.marks
+        self._room = length - len(self._before) - len(self._after)
+        self._reach = self._room + (MOST_WINDOWS - 1) * (self._room - self._room // WINDOW_OVERLAP)
+        self._batches = EncodingBatches(tokens.encode, self._write)
+        self._tokens, self._texts = TokenWriter(folder, _ALL), TextWriter(folder, _ALL)
+        self._long = TokenWriter(folder, _LONG)
+        self._long_rows, self._long_sizes = array("q"), array("q")  # numbers of the overlong texts, and their tokens
+        self.is_multi = is_multi
 
-def choose_overlong(survey: TableSurvey, tokens: ModelTokenizer, length: int, requested: str) -> Choice[str]:
-    """Truncate long texts where they are few; read them in windows where many would lose their end."""
-    if requested != "auto":
-        return Choice(requested, "as requested")
-    share = _share_over(survey, tokens, length)
-    if share < _WINDOW_FROM:
-        return Choice("truncate", f"{share:.1%} of the texts have more than {length:,} tokens and lose their end")
-    return Choice("window", f"{share:.1%} of the texts have more than {length:,} tokens and are read in windows")
+    def add(self, example: Example, path: Path, row: int) -> None:
+        """Take one text."""
+        text = example.parts[0][1]
+        self._texts.add(text)
+        self._batches.add(text, len(text))
 
+    def end_rows(self, bad: BadRows) -> Collection[int]:
+        """Write what is still held."""
+        self._batches.end()
+        for writer in (self._tokens, self._texts, self._long):
+            writer.close()
+        return ()
 
-def _share_over(survey: TableSurvey, tokens: ModelTokenizer, length: int) -> float:
-    """The share of texts with more tokens than this: as the survey counted them, or in about 2,000 of them.
+    def finish(self, tally: Tally, labels: tuple[str, ...]) -> None:
+        """Write every split."""
+        choice = self._choose_overlong(len(tally))
+        numbers = np.empty(len(labels), np.int64)  # of each label, by the number it has in the tally
+        for at, name in enumerate(labels):
+            numbers[tally.label_numbers[name]] = at
+        codes = np.frombuffer(tally.splits, np.uint8)
+        sizes = {}
+        for code, name in enumerate(SPLITS):
+            rows = np.flatnonzero(codes == code)
+            if len(rows):
+                sizes[name] = self._write_split(name, rows, tally, numbers, choice.value == "window")
+        remove_arrays(self._folder, _ALL)
+        remove_arrays(self._folder, _LONG)
+        reach = self._reach if choice.value == "window" else self._room
+        self.manifest = Manifest(
+            task="classify",
+            splits=sizes,
+            labels=labels,
+            multi_label=self.is_multi,
+            overlong=choice.value,
+            overlong_rows=len(self._long_rows),
+            overlong_lost_tokens=sum(max(0, size - reach) for size in self._long_sizes),
+            choices={"overlong": choice},
+        )
 
-    `train` surveys without a tokenizer, because the task it finds decides which model is used.
-    """
-    lengths = survey.tally.lengths["text"]
-    if lengths.token_counts:
-        return lengths.share_over(length)
-    if lengths.longest_characters * _BYTES_OF_A_CHARACTER <= length:  # a token has at least one byte
-        return 0.0
-    every = max(1, len(survey.tally) // _COUNTED_TEXTS)
-    texts = (found.example.parts[0][1] for found in survey.examples())
-    counts = tokens.count(text for text in texts if content_hash(text) % every == 0)
-    return sum(count > length for count in counts) / max(1, len(counts))
+    def _write(self, texts: list[str], encoded: list[list[int]]) -> None:
+        before, after, room = self._before, self._after, self._room
+        for body in encoded:
+            if len(body) > room:
+                self._long.add(body[: self._reach])
+                self._long_rows.append(len(self._tokens))
+                self._long_sizes.append(len(body))
+                body = body[:room]
+            self._tokens.add(before, body, after)
+
+    def _choose_overlong(self, count: int) -> Choice[str]:
+        """Truncate long texts where they are few; read them in windows where many would lose their end."""
+        if self._overlong != "auto":
+            return Choice(self._overlong, "as requested")
+        share = len(self._long_rows) / max(1, count)
+        over = f"{share:.1%} of the texts have more than {self._length:,} tokens"
+        if share < _WINDOW_FROM:
+            return Choice("truncate", f"{over} and lose their end")
+        return Choice("window", f"{over} and are read in windows")
+
+    def _write_split(
+        self, name: str, rows: NDArray[np.int64], tally: Tally, numbers: NDArray[np.int64], with_windows: bool
+    ) -> SplitSize:
+        pieces = np.ones(len(rows), np.int64)
+        if with_windows:
+            pieces, token_count = self._write_windows(name, rows)
+            write_array(self._folder, f"{name}.windows", np.concatenate(([0], np.cumsum(pieces))), np.int64)
+        else:
+            token_count = copy_tokens(self._folder, _ALL, rows, name)
+        if name != "train":
+            copy_texts(self._folder, _ALL, rows, name)
+        write_array(self._folder, f"{name}.rows", np.frombuffer(tally.rows, np.uint64)[rows], np.int64)
+        self._write_labels(name, rows, tally, numbers, pieces)
+        return SplitSize(rows=len(rows), tokens=token_count)
+
+    def _write_windows(self, name: str, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+        """Write each text as windows; returns how many each has, and the number of tokens."""
+        short, long = open_tokens(self._folder, _ALL), open_tokens(self._folder, _LONG)
+        place_of = {row: at for at, row in enumerate(self._long_rows)}
+        writer = TokenWriter(self._folder, name)
+        pieces = np.ones(len(rows), np.int64)
+        for at, row in enumerate(rows.tolist()):
+            place = place_of.get(row)
+            if place is None:
+                writer.add(short[row].tolist())
+                continue
+            cut = list(windows(long[place].tolist(), self._room))
+            pieces[at] = len(cut)
+            for piece in cut:
+                writer.add(self._before, piece, self._after)
+        return pieces, writer.close()
+
+    def _write_labels(
+        self,
+        name: str,
+        rows: NDArray[np.int64],
+        tally: Tally,
+        numbers: NDArray[np.int64],
+        pieces: NDArray[np.int64],
+    ) -> None:
+        """Write the labels of each text or window: one number, or a row of 0 and 1."""
+        held, starts = tally.label_table()
+        labels, first = numbers[np.asarray(held, np.int64)], np.asarray(starts, np.int64)
+        if not self.is_multi:
+            write_array(self._folder, f"{name}.labels", np.repeat(labels[first[rows]], pieces), np.int64)
+            return
+        counts = first[rows + 1] - first[rows]
+        table = np.zeros((len(rows), len(numbers)), np.float32)
+        places = np.repeat(first[rows] - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+        table[np.repeat(np.arange(len(rows)), counts), labels[places]] = 1.0
+        write_array(self._folder, f"{name}.labels", np.repeat(table, pieces, axis=0), np.float32)
 
 
 def windows(body: list[int], room: int) -> Iterator[list[int]]:
@@ -90,51 +166,3 @@ def windows(body: list[int], room: int) -> Iterator[list[int]]:
         yield body[start : start + room]
         if start + room >= len(body):
             return
-
-
-def _reach(pieces: list[list[int]], room: int) -> int:
-    """How far into a text its pieces go."""
-    return (len(pieces) - 1) * (room - room // WINDOW_OVERLAP) + len(pieces[-1])
-
-
-class _ClassifySplit:
-    """Writes one split."""
-
-    def __init__(self, folder: Path, name: str, with_windows: bool):
-        self._name = name
-        self._tokens = TokenWriter(folder, name)
-        self._texts = TextWriter(folder, name) if name != "train" else None
-        self._windows = array("q", (0,)) if with_windows else None
-        self._rows = array("q")
-        self._labels = array("i")
-        self._label_starts = array("q", (0,))
-
-    def add(self, row: int, text: str, pieces: list[tuple[Any, ...]], labels: list[int]) -> None:
-        """Append one example; each of its pieces gets the labels."""
-        if self._texts:
-            self._texts.add(text)
-        for piece in pieces:
-            self._tokens.add(*piece)
-            self._labels.extend(labels)
-            self._label_starts.append(len(self._labels))
-        if self._windows is not None:
-            self._windows.append(len(self._tokens))
-        self._rows.append(row)
-
-    def close(self, folder: Path, label_count: int, is_multi: bool) -> SplitSize:
-        """Finish the files."""
-        token_count = self._tokens.close()
-        if self._texts:
-            self._texts.close()
-        write_array(folder, f"{self._name}.rows", self._rows, np.int64)
-        if self._windows is not None:
-            write_array(folder, f"{self._name}.windows", self._windows, np.int64)
-        labels = np.asarray(self._labels, dtype=np.int64)
-        if is_multi:
-            counts = np.diff(np.asarray(self._label_starts))
-            table = np.zeros((len(counts), label_count), dtype=np.float32)
-            table[np.repeat(np.arange(len(counts)), counts), labels] = 1.0
-            write_array(folder, f"{self._name}.labels", table, np.float32)
-        else:
-            write_array(folder, f"{self._name}.labels", labels, np.int64)
-        return SplitSize(rows=len(self._rows), tokens=token_count)

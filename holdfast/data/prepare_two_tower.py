@@ -6,8 +6,7 @@ of vectors, whichever the data uses.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,187 +20,217 @@ from holdfast.core.progress import Progress
 from holdfast.data import names
 from holdfast.data.badrows import BadRows, BadValue
 from holdfast.data.data_request import DataRequest
-from holdfast.data.examples import content_hash, exact_hash, passages_in, plain_text
-from holdfast.data.read import open_source
-from holdfast.data.shards import ArrayWriter, TextWriter, TokenWriter, write_array
+from holdfast.data.encoding_batches import EncodingBatches
+from holdfast.data.examples import Example, content_hash, exact_hash, passages_in, plain_text
+from holdfast.data.read import open_rows
+from holdfast.data.shards import (
+    ArrayWriter,
+    TextWriter,
+    TokenWriter,
+    copy_texts,
+    copy_tokens,
+    remove_arrays,
+    write_array,
+)
+from holdfast.data.sources import Find, Sink
+from holdfast.data.sources.vectors import VectorRows, VectorSource
 from holdfast.data.split import draw
-from holdfast.data.survey_beir import BeirSurvey
-from holdfast.data.survey_table import TableSurvey
-from holdfast.data.survey_vectors import VectorSurvey
-from holdfast.data.tokenizer import ModelTokenizer, batches
+from holdfast.data.tally import Tally
+from holdfast.data.tokenizer import ModelTokenizer
 
 Indices = NDArray[np.int64]
+Prefixes = tuple[str, str]  # what is put before each query and each passage
+NO_PAIRS: Indices = np.empty((0, 2), np.int64)
+_QUERIES = "queries"  # the arrays of the draft with the queries of all splits
 _NEAR_MISS_QUERY = ("query", "query_id", "qid", "anchor", "question", "index", "_id", "id")
 
 
-class TowerWriter:
-    """Writes the arrays of a corpus and its queries: tokens, truncated to the maximum length, and judgments."""
+class TowerWriter(Sink):
+    """Tokenizes passages and queries as they are read, each text once, and writes the judgments of each split."""
 
-    def __init__(
-        self, tokens: ModelTokenizer, length: int, prefixes: tuple[str, str], folder: Path, on_progress: Progress
-    ):
-        self._tokens, self._length, self._prefixes = tokens, length, prefixes
-        self._folder, self._on_progress = folder, on_progress
-        self._done, self._total = 0, 0
-        self._overlong = self._corpus_tokens = 0
-        self._splits: dict[str, SplitSize] = {}
+    def __init__(self, request: DataRequest, tokens: ModelTokenizer, length: int, prefixes: Prefixes, folder: Path):
+        self._request, self._folder, self._prefixes = request, folder, prefixes
+        self._before, self._after = tokens.marks
+        self._room = length - len(self._before) - len(self._after)
+        self._overlong = 0
+        self._passages = self._writer_of(tokens, "corpus")
+        self._queries = self._writer_of(tokens, _QUERIES)
+        self._passage_numbers, self._query_numbers = _Numbers(), _Numbers()
+        self._groups = array("q")  # of each passage; -1 for none
+        self._group_numbers: dict[int, int] = {}
+        self._judged, self._near = array("q"), array("q")  # example, query, passage; one after the other
+        self._members: list[array[int]] = []  # passages of each article
+        self._places = array("d")  # of each passage in its article
+        self._added = 0  # examples
+        self._sizes: dict[str, SplitSize] = {}
 
-    def expect(self, total: int) -> None:
-        """Say how many texts there will be, for the progress."""
-        self._total = total
+    def add(self, example: Example, path: Path, row: int) -> None:
+        """Take the texts of one row: a query with passages, or a passage of an article."""
+        number, self._added = self._added, self._added + 1
+        group = self._group_number(example.group)
+        if example.parts[0][0] == "passage":
+            if group == len(self._members):
+                self._members.append(array("q"))
+            self._members[group].append(number)
+            self._places.append(draw(exact_hash(example.key), self._request.seed))
+            self.add_passage(example.key, group)
+            if self._prefixes[0] != self._prefixes[1]:
+                self.add_query(example.key)
+            return
+        query = self._number(example.texts("query")[0], self._query_numbers, self.add_query)
+        for text in example.texts("positive"):
+            self._judged.extend((number, query, self._number_passage(text, group)))
+        for text in example.texts("negative"):
+            self._near.extend((number, query, self._number_passage(text)))
 
-    def write_corpus(self, texts: Iterable[str], groups: Sequence[int] | Indices) -> None:
-        """Write all passages, and the number of the article of each where there are any."""
-        self._corpus_tokens = self._write_texts("corpus", texts, self._prefixes[1])
-        if len(groups):
-            write_array(self._folder, "corpus.groups", groups, np.int64)
+    def add_passage(self, text: str, group: int = -1) -> None:
+        """Take one passage, which gets the next number."""
+        self._groups.append(group)
+        self._passages.add(self._prefixes[1] + text, text)
 
-    def write_split(self, name: str, queries: Iterable[str], rows: Iterable[int], qrels: Indices) -> None:
-        """Write the queries of a split, the row of each in its file, and their judgments."""
-        self._splits[name] = SplitSize(rows=len(qrels), tokens=self._write_texts(name, queries, self._prefixes[0]))
-        write_array(self._folder, f"{name}.rows", rows, np.int64)
-        write_array(self._folder, f"{name}.qrels", qrels, np.int64)
+    def add_query(self, text: str) -> None:
+        """Take one query, which gets the next number."""
+        self._queries.add(self._prefixes[0] + text, text)
 
-    def write_negatives(self, pairs: Indices) -> None:
-        """Write the near-misses of the training queries, if there are any."""
-        if len(pairs):
-            write_array(self._folder, "train.negatives", pairs, np.int64)
+    def finish(self, tally: Tally, labels: tuple[str, ...]) -> None:
+        """Write the judgments of every split."""
+        codes, rows = np.frombuffer(tally.splits, np.uint8), np.frombuffer(tally.rows, np.uint64).astype(np.int64)
+        split_of = {code: name for code, name in enumerate(SPLITS) if code in tally.splits}
+        if self._members:
+            pairs_of = {name: self._article_pairs(tally, code) for code, name in split_of.items()}
+            self._write({name: (pairs, rows[pairs[:, 0]]) for name, pairs in pairs_of.items()}, NO_PAIRS, {})
+            return
+        judged, near = as_table(self._judged, 3), as_table(self._near, 3)
+        found = {name: judged[codes[judged[:, 0]] == code] for code, name in split_of.items()}
+        trained = set(found["train"][:, 1].tolist())
+        file_pairs = array("q")
+        choices = add_near_misses(
+            self._request,
+            lambda text: number if (number := self._query_numbers.find(text)) in trained else None,
+            self._number_passage,
+            file_pairs,
+        )
+        pairs = np.concatenate((near[codes[near[:, 0]] == 0][:, 1:], as_table(file_pairs, 2)))
+        self._write({name: (table[:, 1:], rows[table[:, 0]]) for name, table in found.items()}, pairs, choices)
 
-    def manifest(self, choices: Mapping[str, Choice[str]]) -> Manifest:
-        """What the manifest says about the texts."""
+    def finish_judged(
+        self, judged: Mapping[str, "array[int]"], near: "array[int]", find_query: Find, find_passage: Find
+    ) -> None:
+        """Write the judgments of a BEIR folder."""
+        pairs = array("q", near)
+        choices = add_near_misses(self._request, find_query, find_passage, pairs)
+        tables = {name: as_table(flat, 2) for name, flat in judged.items()}
+        self._write({name: (table, table[:, 0] + 1) for name, table in tables.items()}, as_table(pairs, 2), choices)
+
+    def _write(
+        self, judged: Mapping[str, tuple[Indices, Indices]], near: Indices, choices: Mapping[str, Choice[str]]
+    ) -> None:
+        """Write (query, passage) pairs and their rows by split; near-misses of queries without a judgment are left."""
+        corpus_tokens = self._passages.end()
+        self._queries.end()
+        asking = "corpus" if self._members and self._prefixes[0] == self._prefixes[1] else _QUERIES
+        if max(self._groups, default=-1) >= 0:
+            write_array(self._folder, "corpus.groups", self._groups, np.int64)
+        for name, (pairs, rows) in judged.items():
+            queries, first = np.unique(pairs[:, 0], return_index=True)
+            count = copy_tokens(self._folder, asking, queries, name)
+            if name != "train":
+                copy_texts(self._folder, asking, queries, name)
+            self._sizes[name] = SplitSize(rows=len(pairs), tokens=count)
+            write_array(self._folder, f"{name}.rows", rows[first], np.int64)
+            places = np.searchsorted(queries, pairs[:, 0])
+            ones = np.ones(len(pairs), np.int64)
+            write_array(self._folder, f"{name}.qrels", np.stack((places, pairs[:, 1], ones), axis=1), np.int64)
+            if name == "train" and len(known := near[np.isin(near[:, 0], queries)]):
+                negatives = np.stack((np.searchsorted(queries, known[:, 0]), known[:, 1]), axis=1)
+                write_array(self._folder, "train.negatives", negatives, np.int64)
+        remove_arrays(self._folder, _QUERIES)
         overlong: Choice[str] = Choice("truncate", f"{self._overlong:,} texts were longer and lost their end")
-        return Manifest(
+        self.manifest = Manifest(
             task="two-tower",
             form="text",
-            splits=self._splits,
-            corpus_tokens=self._corpus_tokens,
+            splits=self._sizes,
+            corpus_tokens=corpus_tokens,
             overlong_rows=self._overlong,
             choices={"overlong": overlong, **choices},
         )
 
-    def _write_texts(self, name: str, texts: Iterable[str], prefix: str) -> int:
-        writer = TokenWriter(self._folder, name)
-        shown = TextWriter(self._folder, name) if name != "train" else None
-        before, after = self._tokens.marks
-        room = self._length - len(before) - len(after)
-        for batch in batches(texts):
-            for body in self._tokens.encode([prefix + text for text in batch] if prefix else batch):
-                self._overlong += len(body) > room
-                writer.add(before, body[:room], after)
-            if shown:
-                for text in batch:
-                    shown.add(text)
-            self._done += len(batch)
-            self._on_progress("tokenizing", self._done, self._total)
-        if shown:
-            shown.close()
-        return writer.close()
+    def _article_pairs(self, tally: Tally, code: int) -> Indices:
+        """In training, each passage looks for the next one of its article; in an evaluation, for all others.
 
+        A passage alone in its article is part of the corpus, but never a query.
+        """
+        pairs = array("q")
+        for members in self._members:
+            here = [at for at in members if tally.splits[at] == code]
+            ordered = sorted(here, key=lambda at: (self._places[at], at))
+            for place, at in enumerate(ordered if len(ordered) > 1 else ()):
+                following = ordered[(place + 1) % len(ordered)]
+                for other in [following] if code == 0 else [other for other in ordered if other != at]:
+                    pairs.extend((at, other))
+        table = as_table(pairs, 2)
+        return table[np.argsort(table[:, 0], kind="stable")]
 
-def prepare_pairs(survey: TableSurvey, writer: TowerWriter) -> Manifest:
-    """Pairs, triplets and lists: every different passage once, and every different query of a split once."""
-    passages, groups = _Distinct(), array("q")
-    queries = {name: _Distinct() for name in survey.facts.splits}
-    qrels = {name: array("q") for name in survey.facts.splits}
-    negatives = array("q")
-    group_numbers: dict[int, int] = {}
-    unseen: list[str] = []  # near-misses that are not among the passages of the data
-
-    def number_passage(text: str, group: int = -1) -> int:
-        number = passages.number(text)
-        if number == len(groups):
-            groups.append(group)
+    def _number(self, text: str, numbers: "_Numbers", add: Callable[[str], None]) -> int:
+        number, is_new = numbers.number(text)
+        if is_new:
+            add(text)
         return number
 
-    def number_near_miss(text: str) -> int:
-        if passages.find(text) is None:
-            unseen.append(text)
-        return number_passage(text)
+    def _number_passage(self, text: str, group: int = -1) -> int:
+        return self._number(text, self._passage_numbers, lambda text: self.add_passage(text, group))
 
-    for found in survey.examples():
-        example = found.example
-        query = queries[found.split].number(example.texts("query")[0], found.row)
-        group = group_numbers.setdefault(content_hash(example.group), len(group_numbers)) if example.group else -1
-        for text in example.texts("positive"):
-            qrels[found.split].extend((query, number_passage(text, group), 1))
-        for text in example.texts("negative"):
-            passage = number_passage(text)
-            if found.split == "train":
-                negatives.extend((query, passage))
-    choices = add_near_misses(survey.request, queries["train"].find, number_near_miss, negatives)
-    writer.expect(len(passages) + sum(map(len, queries.values())))
-    parts = ("positive", "negative")
-    texts = (text for found in survey.examples() for part in parts for text in found.example.texts(part))
-    writer.write_corpus(chain(passages.first_ones(texts), unseen), groups if group_numbers else ())
-    for name, distinct in queries.items():
-        texts = (found.example.texts("query")[0] for found in survey.examples() if found.split == name)
-        writer.write_split(name, distinct.first_ones(texts), distinct.rows, as_table(qrels[name], 3))
-    writer.write_negatives(as_table(negatives, 2))
-    return writer.manifest(choices)
+    def _group_number(self, group: str) -> int:
+        return self._group_numbers.setdefault(content_hash(group), len(self._group_numbers)) if group else -1
+
+    def _writer_of(self, tokens: ModelTokenizer, name: str) -> "_TextsWriter":
+        return _TextsWriter(tokens, self._room, self._count_overlong, self._folder, name)
+
+    def _count_overlong(self) -> None:
+        self._overlong += 1
 
 
-def prepare_passages(survey: TableSurvey, writer: TowerWriter) -> Manifest:
-    """Passages of articles: each is a query for the others of its article.
+class _TextsWriter:
+    """Tokenizes the texts of a corpus or of all queries, truncated, and keeps them for display."""
 
-    In training, each passage looks for the next one of its article; in an evaluation, all others of the article count.
-    """
-    seed = survey.request.seed
-    articles: dict[str, dict[int, list[tuple[float, int]]]] = {name: {} for name in survey.facts.splits}
-    groups, rows = array("q"), array("q")
-    numbers: dict[int, int] = {}
-    for at, found in enumerate(survey.examples()):
-        group = numbers.setdefault(content_hash(found.example.group), len(numbers))
-        groups.append(group)
-        rows.append(found.row)
-        place = draw(exact_hash(found.example.key), seed)
-        articles[found.split].setdefault(group, []).append((place, at))
-    qrels, asking = _passage_pairs(articles)
-    writer.expect(len(groups) + sum(map(len, asking.values())))
-    writer.write_corpus((found.example.key for found in survey.examples()), groups)
-    for name, members in asking.items():
-        wanted = set(members)
-        texts = (found.example.key for at, found in enumerate(survey.examples()) if at in wanted)
-        writer.write_split(name, texts, [rows[at] for at in members], as_table(qrels[name], 3))
-    return writer.manifest({})
+    def __init__(self, tokens: ModelTokenizer, room: int, on_overlong: Callable[[], None], folder: Path, name: str):
+        self._marks, self._room, self._on_overlong = tokens.marks, room, on_overlong
+        self._tokens, self._texts = TokenWriter(folder, name), TextWriter(folder, name)
+        self._batches = EncodingBatches(tokens.encode, self._write)
 
+    def add(self, text: str, shown: str) -> None:
+        """Append one text, and how it is shown."""
+        self._texts.add(shown)
+        self._batches.add(text, len(text))
 
-def prepare_beir(survey: BeirSurvey, writer: TowerWriter) -> Manifest:
-    """A BEIR folder: the corpus as it is, and the queries that have a judgment."""
-    writer.expect(len(survey.passages.ids) + len(survey.queries.ids))
-    groups = numbered(survey.passages.groups) if survey.passages.group_column else ()
-    writer.write_corpus(survey.passages.texts(), groups)
-    near = array("q", survey.near_misses.get("train", ()))
-    choices = add_near_misses(survey.request, survey.query_index.find, survey.passage_index.find, near)
-    for name, flat in survey.judgments.items():
-        pairs = as_table(flat, 2)
-        judged = np.unique(pairs[:, 0])
-        numbers = np.full(len(survey.queries.ids), -1, dtype=np.int64)
-        numbers[judged] = np.arange(len(judged))
-        wanted = set(judged.tolist())
-        texts = (text for at, text in enumerate(survey.queries.texts()) if at in wanted)
-        qrels = np.stack((numbers[pairs[:, 0]], pairs[:, 1], np.ones(len(pairs), dtype=np.int64)), axis=1)
-        writer.write_split(name, texts, judged + 1, qrels)
-        if name == "train" and near:
-            table = as_table(near, 2)
-            table = np.stack((numbers[table[:, 0]], table[:, 1]), axis=1)
-            writer.write_negatives(table[table[:, 0] >= 0])
-    return writer.manifest(choices)
+    def end(self) -> int:
+        """Finish the files; returns the number of tokens."""
+        self._batches.end()
+        self._texts.close()
+        return self._tokens.close()
+
+    def _write(self, texts: list[str], encoded: list[list[int]]) -> None:
+        before, after = self._marks
+        for body in encoded:
+            if len(body) > self._room:
+                self._on_overlong()
+            self._tokens.add(before, body[: self._room], after)
 
 
-def prepare_vectors(survey: VectorSurvey, folder: Path, on_progress: Progress) -> Manifest:
-    """Precomputed vectors: the passages as the corpus, and the queries of each split."""
-    usable = np.frombuffer(survey.usable, dtype=np.uint8).astype(bool)
-    splits = np.frombuffer(survey.splits, dtype=np.uint8)
+def write_vectors(source: VectorSource, found: VectorRows, folder: Path, on_progress: Progress) -> Manifest:
+    """Write precomputed vectors: the passages as the corpus, and the queries of each split."""
+    usable = np.frombuffer(found.usable, dtype=np.uint8).astype(bool)
+    splits = np.frombuffer(found.splits, dtype=np.uint8)
     numbers = np.cumsum(usable) - 1  # of each row among the usable ones
-    sizes = survey.files[0].queries.shape[1], survey.files[0].passages.shape[1]
+    sizes = source.opened[0].queries.shape[1], source.opened[0].passages.shape[1]
     corpus = ArrayWriter(folder / "corpus.vectors.npy", np.float32, sizes[1])
-    for at, vectors in survey.passages():
+    for at, vectors in source.passages():
         corpus.add(vectors[usable[at : at + len(vectors)]])
         on_progress("writing passages", at + len(vectors), len(usable))
     corpus.close()
-    codes = {SPLITS.index(name): name for name in survey.facts.splits}
+    codes = {code: name for code, name in enumerate(SPLITS) if (usable & (splits == code)).any()}
     writers = {code: ArrayWriter(folder / f"{name}.vectors.npy", np.float32, sizes[0]) for code, name in codes.items()}
-    for at, vectors in survey.queries():
+    for at, vectors in source.queries():
         here = slice(at, at + len(vectors))
         for code, writer in writers.items():
             writer.add(vectors[usable[here] & (splits[here] == code)])
@@ -212,16 +241,16 @@ def prepare_vectors(survey: VectorSurvey, folder: Path, on_progress: Progress) -
         rows = np.flatnonzero(usable & (splits == code))
         qrels = np.stack((np.arange(count), numbers[rows], np.ones(count, dtype=np.int64)), axis=1)
         write_array(folder, f"{name}.qrels", qrels, np.int64)
-        write_array(folder, f"{name}.rows", [survey.row_in_file(row) for row in rows.tolist()], np.int64)
+        write_array(folder, f"{name}.rows", [source.row_in_file(row) for row in rows.tolist()], np.int64)
         sizes_of[name] = SplitSize(rows=count)
-    if survey.groups:
-        write_array(folder, "corpus.groups", np.asarray(numbered(survey.groups))[usable], np.int64)
-    choices = _vector_near_misses(survey, folder, usable & (splits == 0), numbers)
+    if found.groups:
+        write_array(folder, "corpus.groups", np.asarray(numbered(found.groups))[usable], np.int64)
+    choices = _vector_near_misses(source.request, found, folder, usable & (splits == 0), numbers)
     return Manifest(task="two-tower", form="vectors", splits=sizes_of, choices=choices)
 
 
 def _vector_near_misses(
-    survey: VectorSurvey, folder: Path, is_train: NDArray[np.bool_], numbers: Indices
+    request: DataRequest, found: VectorRows, folder: Path, is_train: NDArray[np.bool_], numbers: Indices
 ) -> dict[str, Choice[str]]:
     """Near-misses of vectors are given by row, counted from 0 as numpy does."""
     places = np.cumsum(is_train) - 1
@@ -235,73 +264,36 @@ def _vector_near_misses(
 
     def find_passage(text: str) -> int | None:
         row = row_of(text)
-        return None if row is None or not survey.usable[row] else int(numbers[row])
+        return None if row is None or not found.usable[row] else int(numbers[row])
 
     pairs = array("q")
-    choices = add_near_misses(survey.request, find_query, find_passage, pairs)
+    choices = add_near_misses(request, find_query, find_passage, pairs)
     if pairs:
         write_array(folder, "train.negatives", as_table(pairs, 2), np.int64)
     return choices
 
 
-class _Distinct:
+class _Numbers:
     """Numbers texts in the order of their first appearance, remembering a hash of each."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
-        self.rows = array("q")
 
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def number(self, text: str, row: int = 0) -> int:
-        """The number of a text, a new one where it was not seen before."""
-        mark = exact_hash(text)
-        found = self._numbers.setdefault(mark, len(self._numbers))
-        if found == len(self.rows):
-            self.rows.append(row)
-        return found
+    def number(self, text: str) -> tuple[int, bool]:
+        """The number of a text, and whether it is new."""
+        known = len(self._numbers)
+        found = self._numbers.setdefault(exact_hash(text), known)
+        return found, found == known
 
     def find(self, text: str) -> int | None:
         """The number of a text that was seen before."""
         return self._numbers.get(exact_hash(text))
 
-    def first_ones(self, texts: Iterable[str]) -> Iterator[str]:
-        """Of these texts, read again, the first of each number, in the order of the numbers."""
-        written = 0
-        for text in texts:
-            if self.find(text) == written:
-                written += 1
-                yield text
-
-
-def _passage_pairs(
-    articles: dict[str, dict[int, list[tuple[float, int]]]],
-) -> tuple[dict[str, "array[int]"], dict[str, list[int]]]:
-    """Judgments by split, and the passages that are queries, in the order of the corpus."""
-    qrels: dict[str, array[int]] = {}
-    asking: dict[str, list[int]] = {}
-    for name, by_article in articles.items():
-        answers: dict[int, list[int]] = {}
-        for members in by_article.values():
-            ordered = [at for _, at in sorted(members)]
-            if len(ordered) < 2:
-                continue  # alone in its article: part of the corpus, but never a query
-            for place, at in enumerate(ordered):
-                following = ordered[(place + 1) % len(ordered)]
-                answers[at] = [following] if name == "train" else [other for other in ordered if other != at]
-        asking[name] = sorted(answers)
-        qrels[name] = array(
-            "q",
-            (value for number, at in enumerate(asking[name]) for other in answers[at] for value in (number, other, 1)),
-        )
-    return qrels, asking
-
 
 def add_near_misses(
     request: DataRequest,
-    find_query: Callable[[str], int | None],
-    find_passage: Callable[[str], int | None],
+    find_query: Find,
+    find_passage: Find,
     pairs: "array[int]",
 ) -> dict[str, Choice[str]]:
     """Add the near-misses in the user's file to (query, passage) pairs; returns how many were found in the data."""
@@ -332,7 +324,7 @@ def add_near_misses(
 def read_near_misses(request: DataRequest) -> Iterator[tuple[str, list[str]]]:
     """Every query with its near-misses."""
     assert request.negatives is not None
-    source = open_source(request.negatives, request)
+    source = open_rows(request.negatives, request)
     query_column = names.find(_NEAR_MISS_QUERY, source.columns)
     negatives = names.find_all(names.NEGATIVE, source.columns)
     if not query_column or not negatives:

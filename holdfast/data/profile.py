@@ -1,10 +1,7 @@
-"""What each column contains: the length, number and kind of its values.
-
-Reads every row, because files are often sorted by label, and then their beginning has only one.
-"""
+"""What each column contains: the length, number and kind of its values."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from holdfast.data.csvrows import Row
 
@@ -103,23 +100,28 @@ class ColumnProfile:
         self._words += text.count(" ") + 1
 
 
-def profile_columns(rows: Iterable[Row]) -> Mapping[str, ColumnProfile]:
-    """Read all rows to find what each column contains."""
-    profiles: dict[str, ColumnProfile] = {}
-    open_ones: list[ColumnProfile] = []
-    for _, row in rows:
-        if not row.keys() <= profiles.keys():
-            for name in row:
-                if name not in profiles:
-                    profiles[name] = ColumnProfile(name)
-                    open_ones.append(profiles[name])
-        done = False
-        for profile in open_ones:
-            profile.add(row.get(profile.name))
-            done |= profile.is_done
-        if done:
-            open_ones = [profile for profile in open_ones if not profile.is_done]
-    return profiles
+class ColumnProfiles:
+    """What the columns of some rows contain."""
+
+    def __init__(self) -> None:
+        self.profiles: dict[str, ColumnProfile] = {}
+        self._open: list[ColumnProfile] = []
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Count the values of more rows."""
+        profiles = self.profiles
+        for _, row in rows:
+            if not row.keys() <= profiles.keys():
+                for name in row:
+                    if name not in profiles:
+                        profiles[name] = ColumnProfile(name)
+                        self._open.append(profiles[name])
+            done = False
+            for profile in self._open:
+                profile.add(row.get(profile.name))
+                done |= profile.is_done
+            if done:
+                self._open = [profile for profile in self._open if not profile.is_done]
 
 
 def _kind(value: object) -> str:

@@ -50,7 +50,7 @@ _WHY_NOT = dict.fromkeys(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class RowFile:
     """A file whose format is known."""
 
     raw: RawFile
@@ -80,11 +80,11 @@ class Source:
         return frame_rows(self.raw)
 
 
-def open_source(path: Path, request: DataRequest, on_progress: Progress = no_progress) -> Source:
+def open_rows(path: Path, request: DataRequest, on_progress: Progress = no_progress) -> RowFile:
     """Find out how to read a file."""
     raw = look_at(path, request.encoding, on_progress)
     if raw.binary == "npz":
-        return Source(raw=raw, kind="npz", columns=(), choices=_choices(raw, Choice("npz", "its first bytes")))
+        return RowFile(raw=raw, kind="npz", columns=(), choices=_choices(raw, Choice("npz", "its first bytes")))
     if raw.binary in ("parquet", "excel"):
         return _open_frame(raw)
     if raw.binary:
@@ -92,9 +92,9 @@ def open_source(path: Path, request: DataRequest, on_progress: Progress = no_pro
     return _open_text(raw, request)
 
 
-def _open_frame(raw: RawFile) -> Source:
+def _open_frame(raw: RawFile) -> RowFile:
     kind = "parquet" if raw.binary == "parquet" else "excel"
-    return Source(
+    return RowFile(
         raw=raw,
         kind=kind,
         columns=frame_columns(raw),
@@ -103,7 +103,7 @@ def _open_frame(raw: RawFile) -> Source:
     )
 
 
-def _open_text(raw: RawFile, request: DataRequest) -> Source:
+def _open_text(raw: RawFile, request: DataRequest) -> RowFile:
     sample = _sample(raw)
     extension = _extension(raw.path)
     _refuse_code(raw, sample, extension)
@@ -118,10 +118,10 @@ def _open_text(raw: RawFile, request: DataRequest) -> Source:
         encoding = {"encoding": raw.encoding.value, "because": raw.encoding.because}
         warnings.append(data_warning("guessed-encoding", other, file=raw.path.name, **encoding))
     if kind == "text":
-        return Source(raw=raw, kind=kind, columns=("text",), choices=choices, warnings=tuple(warnings))
+        return RowFile(raw=raw, kind=kind, columns=("text",), choices=choices, warnings=tuple(warnings))
     if kind != "csv":
         columns = _keys(raw, kind)
-        return Source(raw=raw, kind=kind, columns=columns, choices=choices, warnings=tuple(warnings))
+        return RowFile(raw=raw, kind=kind, columns=columns, choices=choices, warnings=tuple(warnings))
     dialect = sniff_table(
         sample, is_whole=raw.size_bytes <= HEAD_BYTES, delimiter=request.delimiter, header=request.header
     )
@@ -139,7 +139,7 @@ def _open_text(raw: RawFile, request: DataRequest) -> Source:
     if not dialect.has_header.value:
         other = set_to("header", value=True, note="if the first row names the columns")
         warnings.append(data_warning("no-header", other, file=raw.path.name, because=dialect.has_header.because))
-    return Source(
+    return RowFile(
         raw=raw,
         kind="csv",
         columns=header.columns,

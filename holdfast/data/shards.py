@@ -42,6 +42,8 @@ from holdfast.core.runfolder import MANIFEST
 
 LONGEST_SHOWN = 8000  # characters of a text that are kept for display
 _BUFFERED_TOKENS = 1 << 18
+_BUFFERED_BYTES = 1 << 20
+_COPIED_VALUES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,18 +212,69 @@ class TextWriter:
     def __init__(self, folder: Path, name: str):
         self._folder, self._name = folder, name
         self._bytes = ArrayWriter(folder / f"{name}.texts.npy", np.uint8)
+        self._held = bytearray()
         self._starts = array("q", (0,))
 
     def add(self, text: str) -> None:
         """Append one text."""
         content = text[:LONGEST_SHOWN].encode("utf-8", "replace")
-        self._bytes.add(np.frombuffer(content, dtype=np.uint8))
+        self._held += content
         self._starts.append(self._starts[-1] + len(content))
+        if len(self._held) > _BUFFERED_BYTES:
+            self._flush()
 
     def close(self) -> None:
         """Finish the files."""
+        self._flush()
         self._bytes.close()
         write_array(self._folder, f"{self._name}.text_starts", self._starts, np.int64)
+
+    def _flush(self) -> None:
+        self._bytes.add(np.frombuffer(self._held, dtype=np.uint8))
+        self._held = bytearray()
+
+
+def copy_tokens(folder: Path, name: str, rows: NDArray[np.int64], to: str) -> int:
+    """Write some texts of a token array, with their flags, as another one; returns the number of tokens."""
+    texts = open_tokens(folder, name)
+    starts = _copy(texts.tokens, texts.starts, rows, ArrayWriter(folder / f"{to}.tokens.npy", np.int32))
+    if has_array(folder, f"{name}.learn"):
+        _copy(
+            open_array(folder, f"{name}.learn"), texts.starts, rows, ArrayWriter(folder / f"{to}.learn.npy", np.uint8)
+        )
+    write_array(folder, f"{to}.starts", starts, np.int64)
+    return int(starts[-1])
+
+
+def copy_texts(folder: Path, name: str, rows: NDArray[np.int64], to: str) -> None:
+    """Write some of the texts for display as those of another array."""
+    content, starts = open_array(folder, f"{name}.texts"), np.asarray(open_array(folder, f"{name}.text_starts"))
+    starts = _copy(content, starts, rows, ArrayWriter(folder / f"{to}.texts.npy", np.uint8))
+    write_array(folder, f"{to}.text_starts", starts, np.int64)
+
+
+def remove_arrays(folder: Path, name: str) -> None:
+    """Remove the arrays of a name."""
+    for path in folder.glob(f"{name}.*.npy"):
+        path.unlink()
+
+
+def _copy(
+    values: NDArray[Any], starts: NDArray[Any], rows: NDArray[np.int64], writer: ArrayWriter
+) -> NDArray[np.int64]:
+    """Append the values of some rows, in parts of bounded size; returns where each row starts now."""
+    lengths = starts[rows + 1] - starts[rows]
+    ends = np.cumsum(lengths)
+    at = 0
+    while at < len(rows):
+        done = ends[at - 1] if at else 0
+        upto = max(at + 1, int(np.searchsorted(ends, done + _COPIED_VALUES, side="right")))
+        some = lengths[at:upto]
+        offsets = np.repeat(starts[rows[at:upto]] - (ends[at:upto] - some - done), some)
+        writer.add(values[offsets + np.arange(int(some.sum()))])
+        at = upto
+    writer.close()
+    return np.concatenate((np.zeros(1, np.int64), ends))
 
 
 def write_array(folder: Path, name: str, values: Iterable[Any], dtype: type[np.generic]) -> None:

@@ -2,15 +2,13 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 
 from holdfast.core.facts import Lengths, LengthUnit
 from holdfast.data.examples import Example, content_hash
 from holdfast.data.label_forms import in_order
 
-# Tokens are counted in all texts, or in a sample chosen by content where there are more than this.
-SAMPLED_TEXTS = 20_000
-SAMPLED_CHARACTERS = 30_000_000
+DROPPED = 255  # in place of a split: an example that turned out to be unusable
 _MASK = (1 << 64) - 1
 _FEW_SPACES = 15  # characters per word, from which a text has no spaces between words, as in Chinese
 
@@ -24,8 +22,7 @@ ROLE_OF_PART = {
 class Tally:
     """Collects one number of each kind for every example, in reading order."""
 
-    def __init__(self, *, keep_sample: bool = False) -> None:
-        self._keep_sample = keep_sample
+    def __init__(self) -> None:
         self.keys = array("Q")  # content that must stay in one split
         self.wholes = array("Q")  # the whole example
         self._labels = array("i")  # of all examples, one after the other
@@ -55,14 +52,28 @@ class Tally:
         for part, text in example.parts:
             role = ROLE_OF_PART[part]
             if role not in self.lengths:
-                self.lengths[role] = TextLengths(keep_sample=self._keep_sample)
+                self.lengths[role] = TextLengths()
             self.lengths[role].add(text)
             if "\ufffd" in text:
                 self.replaced += 1
 
+    @property
+    def usable(self) -> int:
+        """Examples that were not dropped."""
+        return len(self) - self.splits.count(DROPPED)
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Take examples out of every split."""
+        for number in numbers:
+            self.splits[number] = DROPPED
+
     def labels_of(self, at: int) -> "array[int]":
         """The numbers of one example's labels."""
         return self._labels[self._label_starts[at] : self._label_starts[at + 1]]
+
+    def label_table(self) -> "tuple[array[int], array[int]]":
+        """The numbers of all labels, one example after the other, and where those of each example start."""
+        return self._labels, self._label_starts
 
     def classes(self) -> "array[int]":
         """The label to stratify each example by: its rarest one, so that rare labels are spread over the splits."""
@@ -80,52 +91,16 @@ class Tally:
 
 
 class TextLengths:
-    """Lengths of the texts of one role, and a sample of them to count tokens in."""
+    """Lengths of the texts of one role."""
 
-    def __init__(self, *, keep_sample: bool) -> None:
+    def __init__(self) -> None:
         self._words = array("I")
         self._characters = array("I")
-        self._sample: dict[int, str] | None = {} if keep_sample else None
-        self._sample_characters = 0
-        self._below = 1 << 64
-        self.token_counts = array("I")
 
     def add(self, text: str) -> None:
         """Measure one text."""
         self._words.append(len(text.split()))
         self._characters.append(len(text))
-        if self._sample is not None:
-            self._keep(text, self._sample)
-
-    def _keep(self, text: str, sample: dict[int, str]) -> None:
-        mark = content_hash(text)
-        if mark >= self._below or mark in sample:
-            return
-        sample[mark] = text
-        self._sample_characters += len(text)
-        while len(sample) > SAMPLED_TEXTS or (self._sample_characters > SAMPLED_CHARACTERS and len(sample) > 1):
-            self._below //= 2
-            for gone in [mark for mark in sample if mark >= self._below]:
-                self._sample_characters -= len(sample.pop(gone))
-
-    @property
-    def sample(self) -> list[str]:
-        """Texts to count tokens in, chosen by their content."""
-        return list((self._sample or {}).values())
-
-    def in_tokens(self, count: Callable[[Sequence[str]], "array[int]"], limit: int | None) -> Lengths:
-        """The lengths in tokens of all texts, or of a sample where there are very many."""
-        self.token_counts = count(self.sample)
-        return summarize("tokens", self.token_counts, limit, is_sample=self._below < 1 << 64)
-
-    @property
-    def longest_characters(self) -> int:
-        """Characters of the longest text."""
-        return max(self._characters, default=0)
-
-    def share_over(self, limit: int) -> float:
-        """The share of texts with more tokens than this, once they are counted."""
-        return sum(count > limit for count in self.token_counts) / max(1, len(self.token_counts))
 
     def summary(self) -> Lengths:
         """The lengths in words, or in characters where words are not separated by spaces."""
@@ -146,7 +121,7 @@ class TextLengths:
         return "words", self._words
 
 
-def summarize(unit: LengthUnit, counts: "array[int]", limit: int | None = None, *, is_sample: bool = False) -> Lengths:
+def summarize(unit: LengthUnit, counts: "array[int]", limit: int | None = None) -> Lengths:
     """Median, mean and highest percentiles of some lengths."""
     ordered = sorted(counts)
     last = len(ordered) - 1
@@ -158,7 +133,6 @@ def summarize(unit: LengthUnit, counts: "array[int]", limit: int | None = None, 
         p99=ordered[round(last * 0.99)],
         longest=ordered[-1],
         measured=len(ordered),
-        is_sample=is_sample,
         limit=limit,
         over_limit=sum(count > limit for count in ordered) if limit else 0,
     )

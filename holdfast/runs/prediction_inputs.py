@@ -15,7 +15,7 @@ from holdfast.data import names
 from holdfast.data.badrows import BadRows, BadValue, describe
 from holdfast.data.data_request import DataRequest
 from holdfast.data.examples import optional_text, read_messages
-from holdfast.data.read import open_source
+from holdfast.data.read import open_rows
 from holdfast.runs.finished_model import FinishedModel
 from holdfast.runs.prediction import Question
 
@@ -40,7 +40,7 @@ class PredictionInputs:
 
     def file(self, path: Path) -> Iterator[Question]:
         """The rows of a file."""
-        source = open_source(path, DataRequest(path=path))
+        source = open_rows(path, DataRequest(path=path))
         if source.kind == "npz":
             raise RequestError(f"{path.name} holds vectors", try_next=("give a file with texts",))
         take = self._taker(source.columns)

@@ -40,8 +40,8 @@ from holdfast.core.text import human_bytes
 from holdfast.data.amounts import amounts_of
 from holdfast.data.data_request import DataRequest
 from holdfast.data.prepare import Prepared, PrepareOptions, prepare
+from holdfast.data.sources.vectors import VectorSource
 from holdfast.data.survey_dataset import Survey, survey
-from holdfast.data.survey_vectors import VectorSurvey
 from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.doctor.checkup import Finding, check
 from holdfast.machine.probe import ask_this_machine
@@ -163,7 +163,7 @@ def _model(request: TrainRequest, surveyed: Survey, report: EventSink) -> ModelF
             setting="lora",
             try_next=[leave_out("lora"), set_to("task", "causal")],
         )
-    if isinstance(surveyed, VectorSurvey) and not request.model:
+    if isinstance(surveyed.source, VectorSource) and not request.model:
         return ModelFacts(name="vectors", folder="", source="the vectors in the data")
     report(StageStarted(stage="model", subject=request.model or DEFAULT_FOR[task]))
     folder = find_model(request, task, _shown_by(report), report)
@@ -229,7 +229,9 @@ def _blocked(finding: Finding) -> MachineError:
 
 def _prepare(run: Path, request: TrainRequest, surveyed: Survey, model: ModelFacts, report: EventSink) -> Prepared:
     begun = time.monotonic()
-    tokens = ModelTokenizer(Path(model.folder)) if model.folder and not isinstance(surveyed, VectorSurvey) else None
+    tokens = (
+        ModelTokenizer(Path(model.folder)) if model.folder and not isinstance(surveyed.source, VectorSource) else None
+    )
     length = request.max_length
     if length and tokens and tokens.limit and is_of_preset(request, "max_length"):
         length = min(length, tokens.limit)
@@ -241,7 +243,12 @@ def _prepare(run: Path, request: TrainRequest, surveyed: Survey, model: ModelFac
         passage_prefix=request.passage_prefix,
     )
     found = prepare(
-        surveyed, tokens, run / "prepared", options=options, cache=_prepared_cache(), on_progress=_shown_by(report)
+        surveyed.source,
+        tokens,
+        run / "prepared",
+        options=options,
+        cache=_prepared_cache(),
+        on_progress=_shown_by(report),
     )
     report(
         DataPrepared(

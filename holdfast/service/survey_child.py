@@ -134,14 +134,11 @@ def survey_upload(job: SurveyJob, on_progress: "Progress") -> SurveyResult:
         # Imported here, under the limits: reading a hostile file starts with the libraries that do it.
         from holdfast.data.data_request import DataRequest
         from holdfast.data.survey_dataset import printed_facts, survey
-        from holdfast.data.survey_table import TableSurvey
 
         request = DataRequest(path=path, **_request_fields(job.choices))
         preview = _preview(request, on_progress)
         surveyed = survey(request, None, on_progress)
-        lengths = surveyed.tally.lengths if isinstance(surveyed, TableSurvey) else {}
-        histograms = {role: one.histogram() for role, one in lengths.items()}
-        facts = {**_bounded(to_plain(printed_facts(surveyed.facts))), "histograms": histograms}
+        facts = {**_bounded(to_plain(printed_facts(surveyed.facts))), "histograms": surveyed.histograms}
     except HoldfastError as error:
         problem = error_record(error)
     except (MemoryError, RecursionError) as error:
@@ -223,10 +220,10 @@ def check_amount(done: int, unit: str, limits: SurveyLimits) -> None:
 def _preview(request: "DataRequest", on_progress: "Progress") -> dict[str, Any]:
     """The columns of a file and its first rows, before anything is decided about them."""
     from holdfast.data.badrows import BadRows
-    from holdfast.data.read import open_source
-    from holdfast.data.survey_vectors import list_arrays
+    from holdfast.data.read import open_rows
+    from holdfast.data.sources.vectors import list_arrays
 
-    source = open_source(request.path, request, on_progress)
+    source = open_rows(request.path, request, on_progress)
     columns: tuple[str, ...] = source.columns
     rows: list[list[object]]
     if source.kind == "npz":

@@ -38,7 +38,7 @@ def train(run: Path, model: Path, rows: list[dict], options: PrepareOptions | No
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     tokens = ModelTokenizer(model)
     found = survey(DataRequest(path=data), tokens)
-    prepare(found, tokens, run / "prepared", options=options)
+    prepare(found.source, tokens, run / "prepared", options=options)
     attempt = tiny_attempt(run, model, run / "prepared", **{"task": found.facts.task, "epochs": 2, **settings})
     ended = subprocess.run([sys.executable, "-m", "holdfast.engine", str(attempt)], capture_output=True, timeout=600)
     assert ended.returncode == 0, ended.stderr[-2000:]

@@ -16,7 +16,7 @@ import pytest
 from holdfast.data.data_request import DataRequest
 from holdfast.data.prepare import PrepareOptions, prepare
 from holdfast.data.shards import open_array, open_tokens, read_manifest
-from holdfast.data.survey_dataset import survey
+from holdfast.data.survey_dataset import detect
 from holdfast.data.tokenizer import ModelTokenizer
 from tests.tiny import tiny_attempt, tiny_bert, tiny_llama
 
@@ -29,12 +29,12 @@ import sys
 from pathlib import Path
 from holdfast.data.prepare import prepare
 from holdfast.data.data_request import DataRequest
-from holdfast.data.survey_dataset import survey
+from holdfast.data.survey_dataset import detect, survey
 from holdfast.data.tokenizer import ModelTokenizer
 tokens = ModelTokenizer(Path(sys.argv[2]))
 found = survey(DataRequest(path=Path(sys.argv[1])), tokens)
 print("surveyed", flush=True)
-prepare(found, tokens, Path(sys.argv[3]), cache=Path(sys.argv[4]))
+prepare(found.source, tokens, Path(sys.argv[3]), cache=Path(sys.argv[4]))
 assert not {"torch", "transformers"} & set(sys.modules)
 """
 
@@ -103,7 +103,7 @@ class TestBesideTransformers:
 
         data = labelled(tmp_path / "a.jsonl", 200)
         tokens, options = ModelTokenizer(bert), PrepareOptions(max_length=8, overlong="truncate")
-        prepare(survey(DataRequest(path=data), tokens), tokens, tmp_path / "out", options=options)
+        prepare(detect(DataRequest(path=data)), tokens, tmp_path / "out", options=options)
         theirs = AutoTokenizer.from_pretrained(bert)
         made, rows = open_tokens(tmp_path / "out", "train"), open_array(tmp_path / "out", "train.rows")
         lines = data.read_text().splitlines()
@@ -131,7 +131,7 @@ class TestBesideTransformers:
         ]
         data = write_rows(tmp_path / "a.jsonl", [{"messages": one} for one in conversations])
         tokens = ModelTokenizer(folder)
-        prepare(survey(DataRequest(path=data), tokens), tokens, tmp_path / "out")
+        prepare(detect(DataRequest(path=data)), tokens, tmp_path / "out")
         theirs = AutoTokenizer.from_pretrained(folder)
         made, rows = open_tokens(tmp_path / "out", "train"), open_array(tmp_path / "out", "train.rows")
         flags = open_array(tmp_path / "out", "train.learn")
@@ -154,7 +154,7 @@ class TestTrained:
 
     def prepared(self, data: Path, model: Path, out: Path) -> Path:
         tokens = ModelTokenizer(model)
-        return prepare(survey(DataRequest(path=data), tokens), tokens, out).folder
+        return prepare(detect(DataRequest(path=data)), tokens, out).folder
 
     def test_classify(self, bert, tmp_path):
         folder = self.prepared(labelled(tmp_path / "a.jsonl", 200), bert, tmp_path / "prepared")
@@ -182,7 +182,7 @@ class TestTrained:
         draws = np.random.default_rng(0)
         passages = draws.normal(size=(200, 8)).astype(np.float32)
         np.savez(tmp_path / "a.npz", queries=passages + 0.1 * draws.normal(size=(200, 8)), passages=passages)
-        folder = prepare(survey(DataRequest(path=tmp_path / "a.npz")), None, tmp_path / "prepared").folder
+        folder = prepare(detect(DataRequest(path=tmp_path / "a.npz")), None, tmp_path / "prepared").folder
         assert "ndcg@10" in self.train(tmp_path / "run", "", folder, "two-tower")["validation"]
 
 
@@ -206,7 +206,8 @@ class TestCommand:
     def test_it_stays_light(self, tmp_path):
         code = (
             "import sys; sys.argv[0] = 'holdfast'\nfrom holdfast.cli import main\n"
-            "try:\n    main()\nfinally:\n    assert not {'torch', 'transformers', 'numpy', 'polars'} & set(sys.modules)"
+            "try:\n    main()\n"
+            "finally:\n    assert not {'torch', 'transformers', 'tokenizers', 'polars'} & set(sys.modules)"
         )
         data = str(labelled(tmp_path / "a.jsonl", 100))
         done = subprocess.run([sys.executable, "-c", code, "survey", data], capture_output=True, timeout=300)

@@ -18,7 +18,7 @@ from holdfast.data import names
 from holdfast.data.badrows import BadRows
 from holdfast.data.data_request import DataRequest
 from holdfast.data.examples import optional_text
-from holdfast.data.read import open_source
+from holdfast.data.read import open_rows
 from holdfast.data.shards import TokenArray, open_tokens, read_manifest
 from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.engine.attempt_settings import AttemptSettings
@@ -96,7 +96,7 @@ class CorpusSearch:
 
     def read_corpus(self, path: Path) -> None:
         """Use the passages of a file."""
-        source = open_source(path, DataRequest(path=path))
+        source = open_rows(path, DataRequest(path=path))
         column = names.find(names.TEXT + names.POSITIVE, source.columns)
         if column is None and len(source.columns) != 1:
             raise RequestError(

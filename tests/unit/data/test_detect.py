@@ -6,15 +6,21 @@ from holdfast.core.errors import RequestError, set_to
 from holdfast.data.data_request import DataRequest
 from holdfast.data.detect import detect
 from holdfast.data.label_forms import in_order
-from holdfast.data.profile import profile_columns
+from holdfast.data.profile import ColumnProfiles
 from tests.unit.data.conftest import sentences
 
 TEXTS = sentences(40)
 OTHERS = sentences(40, seed=1)
 
 
+def profiles_of(rows):
+    found = ColumnProfiles()
+    found.add(enumerate(rows))
+    return found.profiles
+
+
 def detected(rows, **given):
-    profiles = profile_columns(enumerate(rows))
+    profiles = profiles_of(rows)
     return detect(DataRequest(path="x", **given), profiles)
 
 
@@ -123,7 +129,7 @@ class TestColumns:
         assert caught.value.try_next == (set_to("label_column", "label"),)
 
     def test_a_repeated_name_is_refused_only_when_it_is_needed(self):
-        profiles = profile_columns(enumerate(table(text=TEXTS, label=labels("a", "b"), x=TEXTS, x_2=TEXTS)))
+        profiles = profiles_of(table(text=TEXTS, label=labels("a", "b"), x=TEXTS, x_2=TEXTS))
         request = DataRequest(path="x")
         assert detect(request, profiles, ("x",)).column("text") == "text"
         with pytest.raises(RequestError, match="'text'"):

@@ -23,7 +23,7 @@ from holdfast.data.shards import (
     read_manifest,
     require_manifest,
 )
-from holdfast.data.survey_dataset import survey
+from holdfast.data.survey_dataset import detect, survey
 from holdfast.data.tokenizer import ModelTokenizer
 from tests.unit.data.conftest import labelled, sentences
 
@@ -31,7 +31,7 @@ from tests.unit.data.conftest import labelled, sentences
 def prepared(path, folder, out, *, cache=None, options=None, on_progress=lambda *_: None, **given):
     tokens = ModelTokenizer(folder)
     found = survey(DataRequest(path=path, **given), tokens)
-    return found, prepare(found, tokens, out, options=options, cache=cache, on_progress=on_progress)
+    return found, prepare(found.source, tokens, out, options=options, cache=cache, on_progress=on_progress)
 
 
 def texts_of(folder, name, tokens_folder):
@@ -100,7 +100,7 @@ class TestClassify:
     def test_many_long_texts_are_read_in_windows(self, write, bert_folder, tmp_path):
         rows = [(f"{text} " * 5, label) for text, label in labelled(60)]
         found = survey(DataRequest(path=write("a.csv", rows)))  # like `train`, which has no tokenizer yet
-        done = prepare(found, ModelTokenizer(bert_folder), tmp_path / "out")
+        done = prepare(found.source, ModelTokenizer(bert_folder), tmp_path / "out")
         assert (done.manifest.overlong, done.manifest.overlong_lost_tokens) == ("window", 0)
         windows, tokens = open_array(tmp_path / "out", "train.windows"), open_tokens(tmp_path / "out", "train")
         assert windows[-1] == len(tokens)
@@ -253,7 +253,7 @@ class TestTowers:
         )
         queries[7] = 0
         np.savez(tmp_path / "a.npz", queries=queries, passages=passages, article_ids=np.arange(300) // 2)
-        done = prepare(survey(DataRequest(path=tmp_path / "a.npz")), None, tmp_path / "out")
+        done = prepare(detect(DataRequest(path=tmp_path / "a.npz")), None, tmp_path / "out")
         out = tmp_path / "out"
         assert done.manifest.form == "vectors"
         corpus = open_array(out, "corpus.vectors")
@@ -276,7 +276,7 @@ class TestTowers:
         request = DataRequest(
             path=tmp_path / "train.npz", validation=tmp_path / "validation.npz", test_share=0, negatives=near
         )
-        done = prepare(survey(request), None, tmp_path / "out")
+        done = prepare(detect(request), None, tmp_path / "out")
         assert {name: size.rows for name, size in done.manifest.splits.items()} == {"train": 90, "validation": 11}
         corpus = open_array(tmp_path / "out", "corpus.vectors")
         for split, (queries, passages) in made.items():

@@ -19,7 +19,7 @@ from holdfast.data import frames
 from holdfast.data.badrows import BadRows, describe
 from holdfast.data.data_request import DataRequest
 from holdfast.data.rawfile import look_at
-from holdfast.data.read import open_source
+from holdfast.data.read import open_rows
 from tests.unit.data.conftest import csv_text, labelled
 
 ROWS = labelled(12)
@@ -27,7 +27,7 @@ ROWS = labelled(12)
 
 def read(path, **given):
     bad = BadRows(1.0)
-    source = open_source(path, DataRequest(path=path, **given))
+    source = open_rows(path, DataRequest(path=path, **given))
     return source, list(source.rows(bad)), bad
 
 

@@ -12,7 +12,9 @@ from holdfast.cli.survey import survey as survey_command
 from holdfast.core.artifacts import to_json
 from holdfast.core.errors import Action, RequestError
 from holdfast.data.data_request import DataRequest
-from holdfast.data.survey_dataset import printed_facts, survey
+from holdfast.data.prepare import prepare
+from holdfast.data.shards import open_array
+from holdfast.data.survey_dataset import detect, printed_facts, survey
 from holdfast.data.tokenizer import ModelTokenizer
 from tests.unit.data.conftest import csv_text, labelled, sentences
 
@@ -118,7 +120,7 @@ class TestFacts:
             32,
             52,
         )
-        assert warning(facts, "overlong") == {"share": 1 / 61, "role": "text", "limit": 32, "longest": 52}
+        assert warning(facts, "overlong") == {"share": 6 / 66, "role": "text", "limit": 32, "longest": 52}
 
     def test_text_without_spaces_is_measured_in_characters(self, write):
         rows = [
@@ -132,15 +134,17 @@ class TestFacts:
             facts_of(write("a.csv", labelled(30))).fingerprint == facts_of(write("b/c.csv", labelled(30))).fingerprint
         )
 
-    def test_rows_of_one_group_stay_in_one_split(self, write):
+    def test_rows_of_one_group_stay_in_one_split(self, write, bert_folder, tmp_path):
         rows = [(text, label, f"g{at // 5}") for at, (text, label) in enumerate(labelled(200))]
-        found = survey(
-            DataRequest(path=write("a.csv", csv_text(rows, "text,label,patient_id")), group_column="patient_id")
+        path = write("a.csv", csv_text(rows, "text,label,patient_id"))
+        done = prepare(
+            detect(DataRequest(path=path, group_column="patient_id")), ModelTokenizer(bert_folder), tmp_path / "out"
         )
-        splits: dict[str, set[str]] = {}
-        for example in found.examples():
-            splits.setdefault(example.example.group, set()).add(example.split)
-        assert all(len(one) == 1 for one in splits.values())
+        groups = {
+            name: {(int(row) - 2) // 5 for row in open_array(done.folder, f"{name}.rows")} for name in done.facts.splits
+        }
+        assert len(groups) == 3
+        assert sum(map(len, groups.values())) == 40
 
     def test_the_text_names_every_choice_and_fits_a_narrow_terminal(self, write, monkeypatch):
         facts = facts_of(write("a.csv", labelled(100)))
@@ -177,7 +181,7 @@ class TestWarnings:
                 "imbalance",
                 {"most": "many", "most_rows": 95, "least": "few", "least_rows": 5},
             ),
-            (["a"] * 50 + ["b"] * 49 + ["c"], "single-examples", {"labels": ("c",)}),
+            (["a"] * 50 + ["b"] * 49 + ["c"], "rare-labels", {"labels": ("c",), "splits": 3}),
             (["0", "1"] * 50, "label-values", {"values": "numbers", "labels": ("0", "1")}),
             (["True", "False"] * 50, "label-values", {"values": "yes and no", "labels": ("False", "True")}),
             (["Pos", "pos"] * 50, "similar-labels", {"labels": ("Pos", "pos")}),
@@ -388,7 +392,6 @@ class TestRetrieval:
         assert (found.facts.task, found.facts.form, found.facts.rows) == ("two-tower", "beir", 40)
         assert sum(found.facts.splits.values()) == 40
         assert found.facts.choices["passage"].value == "title + text"
-        assert list(found.near_misses["train"]) == [0, 1]
 
     def test_a_judgment_of_an_unknown_passage_is_listed(self, write, tmp_path):
         folder = self.beir(write, tmp_path, "q0\tp0\t1\nq1\tp999\t1\n")

@@ -94,7 +94,7 @@ def test_texts_over_the_limit_are_read_in_windows(bert, tmp_path):
     (tmp_path / "long.csv").write_text("\n".join(lines))
     tokens = ModelTokenizer(bert)
     found = survey(DataRequest(path=tmp_path / "long.csv", task="classify"))  # like `train`
-    prepared = prepare(found, tokens, tmp_path / "prepared")
+    prepared = prepare(found.source, tokens, tmp_path / "prepared")
     assert prepared.manifest.overlong == "window", "chosen by itself, since every text is too long"
     task = task_for(bert, prepared.folder, lr=5e-3)
     rows = prepared.manifest.splits["validation"].rows

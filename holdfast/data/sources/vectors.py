@@ -1,4 +1,4 @@
-"""Surveys NPZ files of precomputed vectors: row i of the queries belongs to row i of the passages.
+"""NPZ files of precomputed vectors as a source: row i of the queries belongs to row i of the passages.
 
 Arrays are read in slices from inside the archive, never as a whole. An array of Python objects is refused: it is a
 pickle, and loading one can run arbitrary code.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.data_warnings import DataWarning, data_warning
 from holdfast.core.errors import RequestError, install, set_to, type_command
-from holdfast.core.facts import SPLITS, DatasetFacts
+from holdfast.core.facts import SPLITS
 from holdfast.core.plan import Choice
 from holdfast.core.progress import Progress, no_progress
 from holdfast.data import names
@@ -24,7 +24,9 @@ from holdfast.data.badrows import BadRows
 from holdfast.data.data_request import DataRequest
 from holdfast.data.examples import content_hash
 from holdfast.data.files import Files
-from holdfast.data.rawfile import RawFile, fingerprint_of, look_at, reading
+from holdfast.data.layout import ColumnLayout
+from holdfast.data.rawfile import RawFile, look_at, reading
+from holdfast.data.sources import Findings, Sink
 from holdfast.data.split import repeated, split_off
 
 if TYPE_CHECKING:
@@ -67,28 +69,82 @@ class VectorFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VectorSurvey:
-    """Files of vectors that were read once. Rows are numbered through all files, those for training first."""
+class VectorRows:
+    """What is known of every row. Rows are numbered through all files, those for training first."""
 
-    request: DataRequest
-    facts: DatasetFacts
-    files: tuple[VectorFile, ...]
     groups: "array[int]"  # of each row, 0 for none; empty if no file has groups
     usable: bytearray  # 1 for usable rows
     splits: bytearray  # the split of each row
-    bad: BadRows  # the rows that are not used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorSource:
+    """Files of vectors: `check` reads them once and says which rows can be used."""
+
+    request: DataRequest
+    layout: ColumnLayout
+    given: Files
+    opened: tuple[VectorFile, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of all arrays."""
+        return tuple(dict.fromkeys(one.name for file in self.opened for one in file.arrays))
+
+    @property
+    def files(self) -> tuple[tuple[str, RawFile], ...]:
+        """The files with their splits."""
+        return tuple((file.split, file.raw) for file in self.opened)
+
+    def read(self, sink: Sink | None, bad: BadRows, on_progress: Progress) -> Findings:
+        """Read every vector once; there are no texts, so a sink gets nothing."""
+        return self.check(bad, on_progress)[0]
+
+    def check(self, bad: BadRows, on_progress: Progress) -> tuple[Findings, VectorRows]:
+        """Read every vector once, note unusable rows and make the splits."""
+        count = sum(file.rows for file in self.opened)
+        usable = bytearray(b"\1" * count)
+        contents = array("Q", bytes(8 * count))
+        splits = bytearray(SPLITS.index(file.split) for file in self.opened for _ in range(file.rows))
+        for file in self.opened:
+            for one in (file.queries, file.passages):
+                for at, rows in slices(file.raw.path, one.name):
+                    _check_rows(file, one.name, at, rows, usable, bad)
+                    for offset, row in enumerate(rows) if one is file.queries else ():
+                        digest = hashlib.blake2b(row.tobytes(), digest_size=8).digest()
+                        contents[file.start + at + offset] = int.from_bytes(digest, "little")
+                    on_progress(f"reading the array {one.name}", at + len(rows), one.shape[0])
+        bad.refuse_many(sum(usable))
+        groups = array("Q")
+        if any(_group_array(file) for file in self.opened):
+            groups = array("Q", (group for file in self.opened for group in _read_groups(file)))
+        chosen = split_off(splits, groups or contents, [0] * count, [file.split for file in self.opened], self.request)
+        counts = {
+            name: sum(keep and split == code for keep, split in zip(usable, splits, strict=True))
+            for code, name in enumerate(SPLITS)
+        }
+        if self.given.neighbors:
+            because = f"from the files next to {self.request.path.name}, named after their splits"
+            chosen = Choice(", ".join(self.given.neighbors), because)
+        findings = Findings(
+            rows=sum(usable),
+            splits={name: rows for name, rows in counts.items() if rows or name == "train"},
+            choices={**self.layout.choices, "splits": chosen},
+            warnings=(*self.given.warnings, *_warnings(contents, splits, bad, groups)),
+        )
+        return findings, VectorRows(groups=groups, usable=usable, splits=splits)
 
     def queries(self) -> Iterator[tuple[int, "NDArray[Any]"]]:
         """The query vectors in slices: (number of the first row, vectors)."""
-        return self._slices((file, file.queries) for file in self.files)
+        return self._slices((file, file.queries) for file in self.opened)
 
     def passages(self) -> Iterator[tuple[int, "NDArray[Any]"]]:
         """The passage vectors in slices: (number of the first row, vectors)."""
-        return self._slices((file, file.passages) for file in self.files)
+        return self._slices((file, file.passages) for file in self.opened)
 
     def row_in_file(self, row: int) -> int:
         """The number of a row in its own file, counted from 1."""
-        return row - max(file.start for file in self.files if file.start <= row) + 1
+        return row - max(file.start for file in self.opened if file.start <= row) + 1
 
     def _slices(self, arrays: Iterable[tuple[VectorFile, VectorArray]]) -> Iterator[tuple[int, "NDArray[Any]"]]:
         for file, one in arrays:
@@ -96,59 +152,19 @@ class VectorSurvey:
                 yield file.start + at, rows
 
 
-def survey_vectors(request: DataRequest, files: Files, on_progress: Progress = no_progress) -> VectorSurvey:
-    """Survey files of vectors."""
+def open_vector_source(request: DataRequest, files: Files, on_progress: Progress = no_progress) -> VectorSource:
+    """Open files of vectors."""
     opened = tuple(_open_all(request, files, on_progress))
-    first, count = opened[0], sum(file.rows for file in opened)
-    bad = BadRows(request.max_bad_share)
-    usable = bytearray(b"\1" * count)
-    contents = array("Q", bytes(8 * count))
-    splits = bytearray(SPLITS.index(file.split) for file in opened for _ in range(file.rows))
-    for file in opened:
-        for one in (file.queries, file.passages):
-            for at, rows in slices(file.raw.path, one.name):
-                _check_rows(file, one.name, at, rows, usable, bad)
-                for offset, row in enumerate(rows) if one is file.queries else ():
-                    digest = hashlib.blake2b(row.tobytes(), digest_size=8).digest()
-                    contents[file.start + at + offset] = int.from_bytes(digest, "little")
-                on_progress(f"reading the array {one.name}", at + len(rows), one.shape[0])
-    bad.refuse_many(sum(usable))
-    groups = array("Q")
-    if any(_group_array(file) for file in opened):
-        groups = array("Q", (group for file in opened for group in _read_groups(file)))
-    chosen = split_off(splits, groups or contents, [0] * count, [file.split for file in opened], request)
-    counts = {
-        name: sum(keep and split == code for keep, split in zip(usable, splits, strict=True))
-        for code, name in enumerate(SPLITS)
+    first = opened[0]
+    choices = {
+        "format": Choice("NumPy vectors (NPZ)", "its first bytes"),
+        "task": Choice("two-tower", "pairs of vectors"),
+        "query": Choice(f"{first.queries.name}, {first.queries.shape[1]} numbers each", first.because),
+        "passage": Choice(f"{first.passages.name}, {first.passages.shape[1]} numbers each", first.because),
     }
-    facts = DatasetFacts(
-        task="two-tower",
-        form="vectors",
-        rows=sum(usable),
-        columns=tuple(dict.fromkeys(one.name for file in opened for one in file.arrays)),
-        roles={"query": (first.queries.name,), "passage": (first.passages.name,)},
-        splits={name: rows for name, rows in counts.items() if rows or name == "train"},
-        warnings=(*files.warnings, *_warnings(contents, splits, bad, groups)),
-        bad_rows=tuple(bad.listed),
-        bad_row_count=bad.count,
-        incomplete_row_count=bad.incomplete,
-        choices={
-            "format": Choice("NumPy vectors (NPZ)", "its first bytes"),
-            "task": Choice("two-tower", "pairs of vectors"),
-            "query": Choice(f"{first.queries.name}, {first.queries.shape[1]} numbers each", first.because),
-            "passage": Choice(f"{first.passages.name}, {first.passages.shape[1]} numbers each", first.because),
-            "splits": chosen
-            if not files.neighbors
-            else Choice(
-                ", ".join(files.neighbors), f"from the files next to {request.path.name}, named after their splits"
-            ),
-        },
-        files=tuple(str(file.raw.path) for file in opened),
-        fingerprint=fingerprint_of((file.split, file.raw) for file in opened),
-    )
-    return VectorSurvey(
-        request=request, facts=facts, files=opened, groups=groups, usable=usable, splits=splits, bad=bad
-    )
+    roles = {"query": (first.queries.name,), "passage": (first.passages.name,)}
+    layout = ColumnLayout(task="two-tower", form="vectors", roles=roles, choices=choices)
+    return VectorSource(request=request, layout=layout, given=files, opened=opened)
 
 
 def list_arrays(path: Path) -> list[VectorArray]:
