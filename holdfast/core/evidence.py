@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from holdfast.core.observations import (
     AnyObservation,
+    CodePlace,
     ExitStatus,
     GivenUp,
     KernelKill,
@@ -131,6 +132,7 @@ class Frame:
     address: int | None = None  # its address in memory, if the report has it
     image_base: int | None = None  # where its library was loaded: two bases of one name mean two copies
     line: int = 0  # of the report
+    at: int = 0  # the line of its source file; 0 if the report has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,17 @@ class Stack:
     thread: str
     frames: tuple[Frame, ...]
     crashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception that a Python program printed, with the frames that led to it."""
+
+    line: int  # of the report
+    kind: str  # "KeyError", without its module
+    message: str  # its first line
+    frames: tuple[Frame, ...] = ()  # innermost first
+    sources: tuple[str, ...] = ()  # the source line of each frame; empty where the report has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +181,7 @@ class Evidence:
     observations: tuple[Observation, ...] = ()  # what the supervisor saw
     versions: Text = Text("version")  # "torch 2.8.0"
     stacks: tuple[Stack, ...] = ()
+    exceptions: tuple[Raised, ...] = ()  # in the order of the log
     progress: tuple[ProgressBar, ...] = ()  # the last state of each progress bar; the one drawn last is last
 
     def texts(self, source: Source) -> Text:
@@ -199,6 +213,43 @@ class Evidence:
         return any(status.signal in names if names else status.signal for status in self.exits)
 
 
+BugKind = Literal[
+    "missing_key",
+    "missing_attribute",
+    "none_value",
+    "undefined_name",
+    "unassigned_name",
+    "index_range",
+    "wrong_arguments",
+    "wrong_type",
+    "shape",
+    "device",
+    "unpack",
+    "conversion",
+    "missing_file",
+    "import",
+    "assertion",
+    "division",
+    "syntax",
+    "recursion",
+    "interrupted",
+    "other",
+]
+
+
+class OrdinaryBug(Struct, frozen=True, kw_only=True):
+    """An exception that no hazard explains, and the line of the user's own code that led to it."""
+
+    kind: BugKind
+    error: str  # its type
+    message: str
+    line: int  # of the log
+    place: CodePlace | None = None  # None when the log has no frame of the user's own code
+    raised_in: str = ""  # the package that raised it, when the own code only called it
+    value: str = ""  # the wrong value, as the message prints it
+    near: str = ""  # a similar name elsewhere in the log
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """The named cause with its proof; the slug is "unknown" if no cause is established."""
@@ -211,6 +262,7 @@ class Diagnosis:
     remedies: tuple[Remedy, ...] = ()
     sources: tuple[str, ...] = ()
     note: str = ""  # why no cause was named, if none was
+    bug: OrdinaryBug | None = None  # when no cause was named and the program raised an exception
     harmless: tuple[str, ...] = ()  # alarming lines that mean nothing, each with the reason
 
 

@@ -9,9 +9,9 @@ What we do: keep TensorFlow out of the training process, and name the versions t
 
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Hazard, Invited, proves, seen, suggests
+from holdfast.hazards import HUNG, Case, Hazard, Invited, proves, seen, suggests
 
-_TENSORFLOW = r"(?i)tensorflow|pyarrow|libarrow|sentencepiece|array_record|\btink\b|\bydf\b"
+_BLOCKED = r"mutex\.cc\s*:\s*\d+\]?\s*RAW: Lock blocking"
 
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
@@ -33,11 +33,14 @@ HAZARD = Hazard(
     kind="hang",
     invited_by=invited_by,
     signs=(
-        proves("log", r"mutex\.cc\s*:\s*\d+\]?\s*RAW: Lock blocking"),
-        proves("log", r"mutex lock failed: Invalid argument", also=(seen("log", _TENSORFLOW),)),
+        # Healthy programs that end at once print the line too; only with a hang does it prove anything.
+        proves("log", _BLOCKED, also=(HUNG,)),
+        suggests("log", _BLOCKED),
         # MLX aborts with the same message after its work is done (ml-explore/mlx-examples#706).
         suggests(
-            "log", r"mutex lock failed: Invalid argument", unless=(seen("log", r"\bmlx(?:_lm|\.core|-examples)\b"),)
+            "log",
+            r"mutex lock failed: Invalid argument",
+            unless=(seen("log", r"\bmlx(?:_lm|\.core|-examples)\b|None of PyTorch, TensorFlow[^\n]* have been found"),),
         ),
         proves(
             "frame",
@@ -71,7 +74,7 @@ HAZARD = Hazard(
         "Blaizzy/mlx-vlm#468",
     ),
     matches=(
-        "[mutex.cc : 452] RAW: Lock blocking 0x600000968138   @",
+        Case("[mutex.cc : 452] RAW: Lock blocking 0x600000968138   @", "hang"),
         "I0000 00:00:1758 mutex.cc:452] RAW: Lock blocking 0x60000",
         "libc++abi: terminating due to uncaught exception of type std::__1::system_error: mutex lock failed: Invalid argument\nzsh: abort      python train.py",
         "libc++abi.dylib: terminating with uncaught exception of type std::__1::system_error: mutex lock failed: Invalid argument",

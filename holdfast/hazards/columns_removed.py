@@ -53,7 +53,6 @@ HAZARD = Hazard(
             r"You should supply an encoding or a list of encodings to this method that includes input_ids, but you provided",
         ),
         suggests("error", r"did not return a loss from the inputs, only the following keys"),
-        suggests("error", r"num_samples should be a positive integer value, but got num_samples=0", also=(_TRAINER,)),
         suggests("frame", r"^_check_valid_index_key \("),
         suggests("log", r"_check_valid_index_key\(key, size\)$"),
         judged("proves", _misses_an_ignored_column),

@@ -75,7 +75,7 @@ HAZARD = Hazard(
         suggests("log", r"\(num_proc=\d+\)|num_proc[= ]+\d+|#\d+: +\d+%\|", also=(HUNG,), unless=_OTHER_WAIT),
         suggests(
             "log",
-            r"(?i)\b\d+ dataloader workers|num_workers['\"]?\s*[=:]\s*[1-9]|DataLoader will create \d+ worker processes",
+            r"(?i)\b\d+ dataloader workers|num_workers['\"]?\s*[=:]\s*[1-9]|DataLoader will create \d+ worker processes|excessive worker creation might get DataLoader",
             also=(HUNG,),
             unless=_OTHER_WAIT,
         ),

@@ -80,6 +80,7 @@ HAZARD = Hazard(
             "log", r"UnicodeDecodeError|codec can't decode byte|UnicodeError: UTF-16", also=(_DATA,), unless=_NOT_DATA
         ),
         # Without a frame that says what was read, data is the most likely.
+        suggests("error", r"SyntaxError: Non-UTF-8 code starting with"),
         suggests("error", r"^UnicodeDecodeError", unless=(seen("frame", r"."), seen("log", r"\n"), *_NOT_DATA)),
         suggests(
             "error",

@@ -7,6 +7,8 @@ Weighing, in this order:
    because what comes after the first error is mostly its echo.
 4. A run that ended well did not die of an error or a crash it got past; and one that ended with an exception that no
    hazard knows is not explained by a mere hint elsewhere.
+
+The answer is "proven" only if the proof is in an error, a stack or an observation, and no other cause is proven too.
 """
 
 from collections.abc import Container
@@ -16,6 +18,7 @@ from holdfast.core.evidence import Diagnosis, Evidence, Passage, Seen
 from holdfast.core.observations import ExitStatus
 from holdfast.hazards import Hazard, Strength, all_hazards
 from holdfast.hazards.harmless import Harmless, set_aside
+from holdfast.hazards.ordinary_bug import find_bug
 
 _WEIGHT: dict[Strength, int] = {"proves": 2, "suggests": 1, "fallout": 0}
 
@@ -35,7 +38,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     best = ranked[0]
     return Diagnosis(
         slug=best.hazard.slug,
-        confidence="proven" if best.weight == 2 else "likely",
+        confidence="proven" if _is_proven(best, ranked, evidence) else "likely",
         title=best.hazard.title,
         because=best.because,
         runner_up=ranked[1].hazard.slug if len(ranked) > 1 else None,
@@ -57,6 +60,22 @@ class _Suspect:
         others = [other for other in all_suspects if other is not self]
         outranked_by = sum(self.hazard.is_last_resort or self.hazard.slug in other.hazard.over for other in others)
         return (outranked_by, -self.weight, not self.is_in_error, _line(self.because[0]))
+
+
+def _is_proven(best: _Suspect, ranked: list[_Suspect], evidence: Evidence) -> bool:
+    """True when the proof reaches the way the process ended and nothing else claims the same."""
+    if best.weight < 2:
+        return False
+    if not best.is_in_error and evidence.errors and isinstance(best.because[0], Passage):
+        return False  # a line in passing, while something else failed
+    return not any(
+        rival.weight == 2
+        and rival.is_in_error
+        and not rival.hazard.is_last_resort
+        and rival.hazard.slug not in best.hazard.over
+        and _line(rival.because[0]) != _line(best.because[0])
+        for rival in ranked[1:]
+    )
 
 
 def _suspect(hazard: Hazard, evidence: Evidence, in_error: Container[int]) -> _Suspect | None:
@@ -86,8 +105,13 @@ def _can_explain(suspect: _Suspect, evidence: Evidence) -> bool:
 
 
 def _unknown(evidence: Evidence, harmless: tuple[tuple[Passage, Harmless], ...]) -> Diagnosis:
+    bug = None if evidence.ended_well else find_bug(evidence)
+    title = "the cause is not established"
     if evidence.ended_well:
         note = "The process ended with code 0 and nothing in its output is a known failure."
+    elif bug and bug.kind == "interrupted":
+        title = "the program was interrupted"
+        note = "KeyboardInterrupt: Ctrl-C, a stopped notebook or SIGINT ended it, which is not a failure by itself."
     elif evidence.errors:
         last = list(evidence.errors)[-1]
         note = f"No known hazard explains this error; it may be an ordinary bug in the program: {last.text}"
@@ -96,8 +120,9 @@ def _unknown(evidence: Evidence, harmless: tuple[tuple[Passage, Harmless], ...])
     return Diagnosis(
         slug="unknown",
         confidence="unknown",
-        title="the cause is not established",
+        title=title,
         note=note,
+        bug=bug,
         harmless=_harmless_notes(harmless),
     )
 

@@ -15,10 +15,6 @@ _CHECKPOINTED = seen(
     r"torch[/\\.]utils[/\\.]checkpoint|gradient_checkpoint|gradient checkpoint|activation_checkpoint|CheckpointFunction|use_reentrant"
     r"|None of the inputs have requires_grad|unsloth_zoo[/\\]gradient_checkpointing",
 )
-_ADAPTED = seen(
-    "log",
-    r"(?i)\bpeft\b|lora|adapter|k-?bit|load_in_[48]bit|bitsandbytes|frozen|freeze|use_cache|transformers[/\\]trainer\.py|Loading checkpoint shards|trainable params",
-)
 
 HAZARD = Hazard(
     slug="gradient-checkpointing-conflict",
@@ -37,19 +33,14 @@ HAZARD = Hazard(
             r"(?:gradient|activation)[ _]checkpointing\b[^\n]{0,80}(?:can't|cannot|can not|not (?:be )?(?:supported|compatible)|incompatible)",
         ),
         proves("log", r"does not require grad and does not have a grad_fn", also=(_CHECKPOINTED,)),
-        suggests("log", r"does not require grad and does not have a grad_fn", also=(_ADAPTED,)),
+        # An adapter without input gradients, in most reports; a frozen model or no_grad in the others.
+        suggests("error", r"does not require grad and does not have a grad_fn"),
         # The message names re-entrant checkpointing as one of two causes; in nearly all reports it is the cause.
         proves("log", r"ready only once[^\n]*(?:multiple reentrant backward passes|`?checkpoint`? functions)"),
         proves("log", r"with name \S*(?:lora|base_model)\S* has been marked as ready twice"),
         suggests("log", r"Expected to mark a variable ready only once|has been marked as ready twice"),
         suggests("log", r"has already been reduced\. Gradient computed twice"),
         suggests("error", r"Trying to backward through the graph a second time", also=(_CHECKPOINTED,)),
-        suggests(
-            "error",
-            r"leaf Variable that requires grad is being used in an in-place operation",
-            also=(seen("log", r"require_grads?|gradient_checkpoint|peft"),),
-        ),
-        suggests("error", r"^ValueError: torch\.utils\.checkpoint|use_reentrant"),
         suggests("log", r"None of the inputs have requires_grad=True"),
         suggests(
             "frame",
@@ -93,7 +84,6 @@ HAZARD = Hazard(
     near_misses=(
         "`use_cache=True` is incompatible with gradient checkpointing. Setting `use_cache=False`.",
         "RuntimeError: Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed).",
-        "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn",
         "UserWarning: torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly. In version 2.5 we will raise an exception if use_reentrant is not passed.",
         "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.",
     ),

@@ -61,6 +61,14 @@ def _killed_without_a_word(evidence: Evidence) -> Seen | None:
     return ended_by("SIGKILL").find(evidence)
 
 
+def _kernel_killed_it(evidence: Evidence) -> Seen | None:
+    """The kernel's line about a Python process that it killed, when ours was killed: other programs have such lines too."""
+    named = r"(?i:out of memory): Kill(?:ed)? process \d+ \((?:python|pt_|ray|torchrun|jupyter|ipykernel)[^)]*\)"
+    line = seen("log", named).find(evidence)
+    was_killed = evidence.has_signal("SIGKILL") or not evidence.exits
+    return line if was_killed else None
+
+
 _COUNTED = observed(OomKill, lambda one: bool(one.cgroup))
 _VICTIM_IN_LOG = seen(
     "error", r"DataLoader worker|ConnectionResetError|EOFError|lost sys\.stderr|BrokenProcessPool|exitcode: -9"
@@ -80,10 +88,11 @@ HAZARD = Hazard(
     kind="crash",
     invited_by=invited_by,
     signs=(
-        proves(
+        judged("proves", _kernel_killed_it),
+        suggests(
             "log", r"(?i)out of memory: kill(?:ed)? process|invoked oom-killer|oom_reaper: reaped|oom-kill:constraint"
         ),
-        proves("log", r"(?i)oom[-_ ]kill(?:ed)? event|cgroup out-of-memory handler|memory cgroup out of memory"),
+        proves("log", r"(?i)oom[-_ ]kill(?:ed)? event|cgroup out-of-memory handler"),
         proves(
             "log",
             r"task \S+: Out Of Memory|OUT_OF_ME(?:MORY|\+)|[Ee]xceeded (?:job|step|virtual) memory limit|OOM ?[Kk]illed",
@@ -108,7 +117,10 @@ HAZARD = Hazard(
             "log",
             r"using all available RAM|run out of application memory|memorystatus: killing|low swap: killing|JETSAM_REASON_MEMORY",
         ),
-        proves("log", r"was sent SIGKILL! Perhaps out of memory|Worker with pid \d+ was terminated due to signal 9\b"),
+        # gunicorn's guess: it sends SIGKILL itself when a worker is too slow.
+        suggests(
+            "log", r"was sent SIGKILL! Perhaps out of memory|Worker with pid \d+ was terminated due to signal 9\b"
+        ),
         judged("proves", _kill_was_counted),
         proves(observed(KernelKill)),
         proves(observed(JetsamKill)),

@@ -8,6 +8,7 @@ What we do: name the replacement if it is known; otherwise name the library whos
 
 import re
 from collections.abc import Iterator
+from difflib import SequenceMatcher
 from itertools import islice
 
 from holdfast.core.evidence import Evidence, Passage
@@ -15,6 +16,7 @@ from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Hazard, Invited, judged, proves, seen, suggests
 from holdfast.hazards.renamed import CLASHES, find_renamed
+from holdfast.hazards.tracebacks import LIBRARIES, PYTHON, REMOTE, exceptions, owner_of, raised_by
 
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
@@ -27,17 +29,25 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     return Invited("; ".join(clashing)) if clashing else None
 
 
-# Ordinary attribute and argument errors are bugs in the program: a name counts only if it belongs to one of these.
-_LIBRARIES = (
-    r"(?:transformers|trl|peft|accelerate|datasets|huggingface_hub|tokenizers|diffusers|evaluate|sentence_transformers|setfit|optimum|safetensors"
-    r"|torch|torchvision|torchaudio|torchtext|torchmetrics|pytorch_lightning|lightning|lightning_fabric|lightning_utilities|torchdata|torch_geometric"
-    r"|numpy|scipy|sklearn|pandas|skimage|PIL|matplotlib|networkx|librosa|gensim|nltk|spacy|albumentations|imgaug|seaborn"
-    r"|tensorflow|keras|tensorboard|tensorflow_addons|tensorflow_hub|jax|jaxlib|flax|optax|chex|haiku"
-    r"|timm|mmcv|mmengine|mmdet|mmseg|mmcls|mmpretrain|fairseq|fastai|allennlp|detectron2|ultralytics|fvcore|kornia|monai|dgl"
-    r"|deepspeed|vllm|xformers|Unsloth\w+|unsloth|unsloth_zoo|llamafactory|axolotl|swift|ray|gradio|wandb|hydra|omegaconf|pydantic|typing_extensions"
-    r"|google\.protobuf|urllib3|requests|httpx|fsspec|packaging|setuptools|pkg_resources|importlib_metadata|jinja2|markupsafe|werkzeug|flask|triton"
-    r"|collections|inspect|fractions|asyncio|pkgutil|time|typing|six)"
+# Of Python itself; everything else is in LIBRARIES, or known by its path.
+_OF_PYTHON = frozenset(
+    [
+        "collections",
+        "inspect",
+        "fractions",
+        "asyncio",
+        "pkgutil",
+        "time",
+        "typing",
+        "math",
+        "array",
+        "base64",
+        "locale",
+        "gettext",
+    ]
 )
+_BUILT_IN = r"(?:NoneType|str|list|dict|tuple|set|int|float|bool|bytes|function|method|Tensor|ndarray|Namespace|Parameter|generator)"
+_MESSAGE = r"['\"](?P<owner>[\w.]+)['\"]"
 _COMPILED = r"(?!_C\b|_ext\b|\w*_cuda\b|\w*_ops\b|lib\w+\.so)"  # a missing extension is not a renamed name
 _FAMILY = (
     r"(?:Bert|Roberta|XLM\w*|Albert|Electra|Deberta\w*|DistilBert|ModernBert|GPT\w*|OPT|Bloom|Llama|LLaMA|Mistral|Mixtral|Gemma\w*|Phi\w*|Qwen\w*"
@@ -53,8 +63,6 @@ _LIBRARY_CLASS = (
     rf"|Adam\w?|SGD|RMSprop|\w+LR|ReduceLROnPlateau|CosineAnnealingWarmRestarts|GradScaler|autocast|FullyShardedDataParallel|DeepSpeedEngine|Upsample|GELU|LayerNorm|MultiheadAttention|ConvTranspose2d"
     rf"|Version|DataFrame|Series|FreeTypeFont|OneHotEncoder|Client|DiffusionPipeline|\w+Scheduler|UNet2DConditionModel)"
 )
-# A subclass of a library class lacks what a newer parent expects; only library code accesses that.
-_SUBCLASS = r"\w*(?:Evaluator|Trainer|Callback|Collator|Tokenizer|Cache|Scheduler|Optimizer|TrainingArguments)\w*"
 _LIBRARY_FUNCTION = (
     r"(?:dispatch_model|unwrap_model|hf_hub_download|snapshot_download|from_pretrained|save_pretrained|get_peft_model|prepare_model_for_\w+|load_dataset"
     r"|scaled_dot_product_attention|flash_attn_\w+|apply_chat_template|load_checkpoint_and_dispatch|clip_grad_norm_|_register_\w+|on_\w+_(?:begin|end))"
@@ -70,12 +78,12 @@ _ASKED = (
     r"No module named ['\"]?(?P<name>[\w.]+)['\"]?",
     r"(?:not used by the (?P<owner>HfArgumentParser):\s*\[|unrecognized arguments:[^\n]*?)[ '\"]*--(?P<name>[\w-]+)",
 )
-_FRAME = re.compile(r"File \"?(?P<path>[^\",\n]+?)(?:\"|:\d+|,)|^\W*(?P<cell>[\w./\\~:-]+\.py)(?:\]\S*)? in \w+\(")
-_IN_LIBRARY = re.compile(
-    rf"(?:site|dist)-packages[/\\]{_LIBRARIES}\b|transformers_modules[/\\.]|[/\\](?:transformers|trl|peft|accelerate|pytorch_lightning)[/\\]"
+# Arguments that two signatures disagree about, and attributes of objects that are not Python's own.
+_ARGUMENTS = r"got an unexpected keyword argument|got multiple values for|takes (?:from )?\d+ [^\n]*positional|missing \d+ required"
+_ATTRIBUTE = (
+    rf"^(?:type object )?'(?!{_BUILT_IN}')\w+'(?: object)? has no attribute '|can't set attribute|has no setter"
 )
 _MANY = 20  # the first few tell; a log may repeat one error for ever
-_BROKEN_INSTALL = (seen("error", r"partially initialized module|circular import|\(unknown location\)"),)
 
 
 def _known_rename(evidence: Evidence) -> Passage | None:
@@ -88,25 +96,87 @@ def _known_rename(evidence: Evidence) -> Passage | None:
     return None
 
 
+def _missing_in_a_library(evidence: Evidence) -> Passage | None:
+    """A name that an import or another library's code expects in an installed package, and that is not there."""
+    for asked, passage in evidence.errors.search(
+        rf"cannot import name ['\"]?{_COMPILED}\w+['\"]? from {_MESSAGE}(?: \((?P<path>[^)\n]+)\))?"
+    ):
+        top, path = asked["owner"].partition(".")[0], asked["path"] or ""
+        is_installed = bool(owner_of(path)) if path else top in LIBRARIES or top in _OF_PYTHON
+        if is_installed and not _is_broken_install(passage):
+            return passage
+    for asked, passage in evidence.errors.search(
+        rf"No module named ['\"]?(?P<top>\w+)\.(?!(?:_core|core)\b|[\w.]*(?:_C|_ext|_cuda)\b){_COMPILED}[\w.]+"
+    ):
+        if asked["top"] in LIBRARIES and not _is_broken_install(passage):
+            return passage
+    for raised, passage in exceptions(evidence, "AttributeError"):
+        lacks = re.match(rf"module {_MESSAGE} has no attribute", raised.message)
+        if lacks and _is_package(lacks["owner"]) and raised_by(raised) and not _is_broken_install(passage):
+            return passage
+    return None
+
+
+def _missing_name_in_own_code(evidence: Evidence) -> Passage | None:
+    """A module of a library lacks what the user's own code asks for, and it does not look like a slip of the pen."""
+    for lacks, passage in _places(evidence, r"module ['\"](?P<owner>[\w.]+)['\"] has no attribute ['\"](?P<name>\w+)"):
+        if (
+            _is_package(lacks["owner"])
+            and not _is_broken_install(passage)
+            and not _is_misspelled(evidence, lacks["name"])
+        ):
+            return passage
+    return None
+
+
 def _library_was_asked(evidence: Evidence) -> Passage | None:
-    """A library class that lacks an attribute or rejects an argument, used by library code or visible in the traceback."""
+    """A library class that lacks an attribute or rejects an argument, in a log without a traceback."""
     for asked, passage in _places(evidence, _REFUSED):
         owner = asked["owner"] or _called_before(evidence, passage.line)
-        is_plain_init = not asked["owner"] and asked["function"] == "__init__"
         if re.fullmatch(_LIBRARY_FUNCTION, asked["function"]):
             return passage
         if re.fullmatch(_LIBRARY_CLASS, owner) and asked["function"] != "forward":  # forward gets a data set's columns
             return passage
-        if is_plain_init and _is_in_library(_running_file(evidence, passage.line)):
-            return passage
+    has_place = {raised.line for raised in evidence.exceptions if raised.frames}
     for asked, passage in _places(evidence, _LACKS):
-        file = _running_file(evidence, passage.line)
-        is_plainly_theirs = not file and asked["owner"] not in ("Trainer", "DataFrame", "Series")
-        if re.fullmatch(_LIBRARY_CLASS, asked["owner"]) and (is_plainly_theirs or _is_in_library(file)):
-            return passage
-        if re.fullmatch(_SUBCLASS, asked["owner"]) and _is_in_library(file):
+        is_plainly_theirs = asked["owner"] not in ("Trainer", "DataFrame", "Series") and passage.line not in has_place
+        if re.fullmatch(_LIBRARY_CLASS, asked["owner"]) and is_plainly_theirs:
             return passage
     return None
+
+
+def _library_code_failed(evidence: Evidence) -> Passage | None:
+    """A library's code that passes arguments or reads attributes which the other side does not have."""
+    kinds = ("TypeError", "AttributeError", "ImportError", "NameError", "KeyError", "ModuleNotFoundError")
+    for raised, passage in exceptions(evidence, *kinds):
+        owner = raised_by(raised)
+        if owner in (None, "", PYTHON):
+            continue
+        if owner == REMOTE and raised.kind != "ModuleNotFoundError":
+            return passage
+        if raised.kind == "TypeError" and re.search(_ARGUMENTS, raised.message) and "forward()" not in raised.message:
+            return passage
+        if raised.kind == "AttributeError" and re.search(_ATTRIBUTE, raised.message):
+            return passage
+    return None
+
+
+def _is_package(module: str) -> bool:
+    top = module.partition(".")[0]
+    is_build = module.startswith(("torch._C", "torch.cuda", "torch.version", "torch.mps", "torch.backends"))
+    return (top in LIBRARIES or top in _OF_PYTHON) and not is_build
+
+
+def _is_broken_install(passage: Passage) -> bool:
+    return bool(
+        re.search(r"partially initialized|circular import|\(unknown location\)|consider renaming", passage.text)
+    )
+
+
+def _is_misspelled(evidence: Evidence, name: str) -> bool:
+    """True if the log has a name that differs in one or two letters: the program wrote it right elsewhere."""
+    near = (word for word in set(re.findall(r"\w+", evidence.log.joined[-20_000:])) if abs(len(word) - len(name)) < 3)
+    return len(name) > 4 and any(word != name and SequenceMatcher(None, word, name).ratio() > 0.86 for word in near)
 
 
 def _places(evidence: Evidence, pattern: str) -> Iterator[tuple[re.Match[str], Passage]]:
@@ -116,20 +186,8 @@ def _places(evidence: Evidence, pattern: str) -> Iterator[tuple[re.Match[str], P
         yield from islice(evidence.log.search(pattern), _MANY)
 
 
-def _is_in_library(file: str) -> bool:
-    return bool(_IN_LIBRARY.search(file))
-
-
 def _lines_above(evidence: Evidence, line: int, count: int) -> list[str]:
     return [passage.text for passage in evidence.log if line - count <= passage.line < line][::-1]
-
-
-def _running_file(evidence: Evidence, line: int) -> str:
-    """The file of the innermost frame above a line, without torch's attribute lookup; empty if there is none."""
-    for text in _lines_above(evidence, line, 16):
-        if (frame := _FRAME.search(text)) and "__getattr__" not in text:
-            return frame["path"] or frame["cell"] or ""
-    return ""
 
 
 def _called_before(evidence: Evidence, line: int) -> str:
@@ -147,21 +205,7 @@ HAZARD = Hazard(
     invited_by=invited_by,
     signs=(
         judged("proves", _known_rename),
-        proves(
-            "error",
-            rf"cannot import name ['\"]?{_COMPILED}\w+['\"]? from ['\"]{_LIBRARIES}(?:\.[\w.]+)?['\"]",
-            unless=_BROKEN_INSTALL,
-        ),
-        proves(
-            "error",
-            rf"module ['\"](?!torch\._C\b|torch\.cuda|torch\.version){_LIBRARIES}(?:\.[\w.]+)?['\"] has no attribute",
-            unless=_BROKEN_INSTALL,
-        ),
-        proves(
-            "error",
-            rf"No module named ['\"]?(?!numpy\.(?:_core|core)\b){_LIBRARIES}\.{_COMPILED}(?!_C)[\w.]+",
-            unless=(seen("error", r"No module named '[\w.]*(?:_C|_ext|_cuda)\b"),),
-        ),
+        judged("proves", _missing_in_a_library),
         proves(
             "log",
             r"`?np\.\w+`? was (?:a deprecated alias|removed in the NumPy)|was deprecated in NumPy 1\.20 and removed",
@@ -171,79 +215,56 @@ HAZARD = Hazard(
             r"(?:[Ss]upport for|The|Argument|Passing|`\w+`)[^\n]{0,80}(?:has been|was|were) removed (?:in|from|since) (?:v(?:ersion)? ?)?\d",
         ),
         proves(
-            "log",
+            "error",
             r"Legacy autograd function with non-static forward|invalid index of a 0-dim tensor|Integer division of tensors using div or / is no longer supported",
         ),
+        proves("error", r"Dataset scripts are no longer supported|trust_remote_code`? is not supported anymore"),
+        proves("error", r"Feature type '\w+' not found|data did not match any variant of untagged enum"),
         proves(
-            "log",
-            r"Dataset scripts are no longer supported|Feature type '\w+' not found|trust_remote_code`? is not supported anymore",
+            "error",
+            r"Loading a dataset cached in a LocalFileSystem is not supported|Invalid pattern: '\*\*' can only be",
         ),
         proves(
-            "log",
-            r"Loading a dataset cached in a LocalFileSystem is not supported|Invalid pattern: '\*\*' can only be an entire path component",
+            "error", r"Transformers does not recognize this architecture|Tokenizer class \w+ does not exist or is not"
         ),
         proves(
-            "log",
-            r"Transformers does not recognize this architecture|Tokenizer class \w+ does not exist or is not currently imported",
+            "error", r"`?rope_scaling`? must be a dictionary with|is required for a normal functioning of this module"
         ),
-        proves(
-            "log",
-            r"`?rope_scaling`? must be a dictionary with (?:two|with two) fields|is required for a normal functioning of this module, but found",
-        ),
-        proves(
-            "log",
-            r"data did not match any variant of untagged enum|Unrecognized keyword arguments?(?: passed to \w+)?:|Argument\(s\) not recognized: \{'lr'",
-        ),
+        proves("error", r"[Uu]nrecognized keyword arguments?(?: passed to \w+)?:|Argument\(s\) not recognized: \{'"),
         proves(
             "error",
             r"(?:compute_loss|training_step|_save_checkpoint|_maybe_log_save_evaluate|_get_train_sampler|prediction_step|optimizer_step|lr_scheduler_step|on_\w+_end)\(\) (?:takes|missing|got an unexpected)",
         ),
         proves(
-            "log",
-            r"\blog\(\) takes 2 positional arguments but 3 were given|__new__\(\) missing 1 required positional argument: 'task'|\bmel\(\) takes \d+ positional arguments?",
+            "error",
+            r"\blog\(\) takes 2 positional arguments but 3 were given|__new__\(\) missing 1 required positional argument: 'task'",
         ),
         proves(
             "error",
-            r"(?:can't set attribute|property) '?(?:\w+_token)'?(?: of '\w*Tokenizer\w*' object has no setter)?|vocab attribute was removed from KeyedVector",
+            r"requires? (?:a source install|(?:a )?minimum version of \d)|VersionConflict|[`']\w+[`'] has (?:been )?moved to",
         ),
-        proves(
-            "error",
-            r"_set_gradient_checkpointing\(\) got an unexpected keyword|'list' object has no attribute '(?:keys|update)'",
-            also=(seen("log", r"tied_weights?_keys|_set_gradient_checkpointing"),),
-        ),
-        proves("log", r"is used but incompatible|[`']\w+[`'] has (?:been )?moved to (?:the )?[`']"),
-        proves("error", r"requires? (?:a source install|(?:a )?minimum version of \d)|VersionConflict"),
-        suggests("log", r"^(?!.*[Ww]arning)[^\n]*[Ss]upport for [^\n]{0,60}has been removed in v?\d"),
-        suggests("error", r"can't set attribute", also=(seen("log", r"tokenization_|Tokenizer"),)),
+        judged("suggests", _missing_name_in_own_code),
         judged("suggests", _library_was_asked),
+        judged("suggests", _library_code_failed),
+        suggests(
+            "error",
+            r"can't set attribute|property '\w+' of '\w*Tokenizer\w*' object has no setter",
+            also=(seen("log", r"[Tt]oken"),),
+        ),
         suggests(
             "error",
             r"^KeyError: ['\"]\w+['\"]",
             also=(seen("log", r"CONFIG_MAPPING\[|_config_mapping|model_type\"\]\]"),),
         ),
         suggests(
-            "error",
-            r"(?:AttributeError|TypeError|ImportError|NameError): ",
-            also=(seen("log", r"transformers_modules[/\\.]"),),
+            "error", r"(?:Attribute|Type|Import|Name|Key)Error: ", also=(seen("log", r"transformers_modules[/\\.]"),)
         ),
-        suggests(
-            "error", r"'module' object has no attribute '(?:no_grad|device|tensor|inference_mode|compile|nan_to_num)'"
-        ),
+        suggests("error", r"Can't get attribute '\w+' on <?module '(?:ultralytics|models\.|torch|transformers|timm)"),
         suggests(
             "error",
-            r"result type Float can't be cast to the desired output type (?:__int64|long int|Long)",
-            also=(seen("log", r"clamp_\(|build_targets"),),
+            r"'\w+' object has no attribute '(?:_flat_weights|proj_size|padding_mode|batch_first|_qkv_same_embed_dim|num_batches_tracked|_non_persistent_buffers_set|sp_model)'",
         ),
-        suggests(
-            "log",
-            r"Can't get attribute '\w+' on <?module '(?:ultralytics|models\.(?:common|yolo)|torch|transformers|timm)[\w.]*'",
-        ),
-        suggests("error", r"^SyntaxError: invalid syntax", also=(seen("log", r"\basync ?= ?True"),)),
-        suggests(
-            "error",
-            r"'\w+' object has no attribute '(?:_flat_weights|proj_size|_padding_repeated_twice|padding_mode|batch_first|_qkv_same_embed_dim|num_batches_tracked|_non_persistent_buffers_set|sp_model)'",
-        ),
-        suggests("error", r"No module named ['\"]?(?:pkg_resources|distutils|imp|asynchat|cgi)['\"]?$"),
+        suggests("error", r"No module named ['\"]?(?:pkg_resources|distutils|imp|asynchat|asyncore|cgi)['\"]?$"),
         suggests(
             "log",
             r"^(?!.*[Ww]arning)[^\n]*\b(?:module 'numpy' has no attribute|cannot import name '\w+' from '(?:transformers|trl|peft|torch\w*|huggingface_hub|datasets)[\w.]*')",
@@ -287,6 +308,22 @@ HAZARD = Hazard(
         "  File \"/venv/lib/python3.10/site-packages/transformers/trainer.py\", line 3883, in create_accelerator_and_postprocess\n    self.accelerator = Accelerator(\nTypeError: __init__() got an unexpected keyword argument 'use_seedable_sampler'",
         "IndexError: invalid index of a 0-dim tensor. Use `tensor.item()` in Python to convert a 0-dim tensor to a number",
         "ValueError: The checkpoint you are trying to load has model type `qwen3` but Transformers does not recognize this architecture.",
+        "AttributeError: module 'transformers' has no attribute 'TFTrainer'",
+        "RuntimeError: Dataset scripts are no longer supported, but found emotions.py",
+        "ValueError: Feature type 'List' not found. Available feature types: ['Value', 'ClassLabel', 'Sequence']",
+        "NotImplementedError: Loading a dataset cached in a LocalFileSystem is not supported.",
+        "ValueError: `rope_scaling` must be a dictionary with two fields, `type` and `factor`, got {'factor': 8.0, 'rope_type': 'llama3'}",
+        "TypeError: ('Keyword argument not understood:', 'lr')\nValueError: Argument(s) not recognized: {'lr': 0.001}",
+        "TypeError: __new__() missing 1 required positional argument: 'task'",
+        "ImportError: This example requires a source install from HuggingFace Transformers (see `https://huggingface.co/docs/transformers/installation#install-from-source`)",
+        "    self.mask_token = mask_token\n  File \"tokenization_chat.py\", line 108, in __init__\nAttributeError: can't set attribute 'mask_token'",
+        "    config = CONFIG_MAPPING[config_dict[\"model_type\"]]\nKeyError: 'qwen9'",
+        "AttributeError: Can't get attribute 'C3k2' on <module 'ultralytics.nn.modules.block'>",
+        "AttributeError: 'LSTM' object has no attribute '_flat_weights'",
+        "ModuleNotFoundError: No module named 'pkg_resources'",
+        "2026-02-03 09:14:40 - could not start: cannot import name 'SFTConfig' from 'trl' (/venv/lib/python3.11/site-packages/trl/__init__.py)",
+        "  File \"/venv/lib/python3.11/site-packages/oldtool/patch.py\", line 7, in patch\n    sampler.rebuild(seed=seed)\nTypeError: rebuild() got an unexpected keyword argument 'seed'",
+        "TypeError: BitsAndBytesConfig.__init__() got an unexpected keyword argument 'bnb_8bit_fancy'",
         "  File \"/home/user/.cache/huggingface/modules/transformers_modules/phi3/modeling_phi3.py\", line 1292, in prepare\nAttributeError: 'Phi3Config' object has no attribute 'rope_theta'",
     ),
     near_misses=(

@@ -13,6 +13,7 @@ from holdfast.core.observations import ExitStatus
 from holdfast.logs.banners import read_progress, read_versions
 from holdfast.logs.crash_reports import ips_facts, read_ips, read_samples, with_load_addresses
 from holdfast.logs.error_lines import find_errors
+from holdfast.logs.exceptions import read_exceptions
 from holdfast.logs.exits import find_exits, parse_exit_status
 from holdfast.logs.log_lines import Line, by_speaker, clean_lines
 from holdfast.logs.stack_reports import read_stacks
@@ -45,6 +46,7 @@ def read_lines(raw_lines: Iterable[Line], status: ExitStatus | str | None = None
         exits=tuple(_exits(parse_exit_status(status) if isinstance(status, str) else status, told)),
         versions=Text("version", read_versions(lines)),
         stacks=tuple(stacks),
+        exceptions=read_exceptions(errors, stacks, (line for group in groups for line in group)),
         progress=read_progress(sorted(line for group in groups for line in group)),
     )
 

@@ -129,10 +129,11 @@ def read_frame(number: int, line: str) -> tuple[Shape, int, Frame] | None:
             found = match.groupdict()
             address, function = found.get("address"), _without_arguments(found["function"] or "")
             frame = Frame(
-                function=function or ("<module>" if shape.tool == "traceback" else "??"),
+                function=function or ("<module>" if shape.tool in ("traceback", "notebook") else "??"),
                 module=(found.get("module") or "").strip(),
                 address=int(address, 16) if address else None,
                 line=number,
+                at=int(found.get("at") or found.get("at_line") or 0),
             )
             return shape, int(found.get("index") or -1), frame
     return None
@@ -170,39 +171,53 @@ _INDEX = r"^\s*#(?P<index>\d+)\s+"
 _FRAME = r"frame #(?P<index>\d+):\s+"
 _PLUS = r"\+0x[0-9a-f]+"
 _SOURCE_FILE = r"[^()\s:]*\.(?:py|pyx|pxi|c|cc|cpp|h|S|so[\w.-]*|dylib|dll|pyd)|<[\w ]+>"
-_IN_SOURCE = rf"\((?P<module>{_SOURCE_FILE})(?::\d+)?\)"
+_IN_SOURCE = rf"\((?P<module>{_SOURCE_FILE})(?::(?P<at>\d+))?\)"
 
 _SHAPES = (
     # File "trainer.py", line 12, in evaluate      (traceback; the start of the path may be cut off)
     _shape(
         "traceback",
         '", line ',
-        r'(?:File )?"?(?P<module>[^\s"][^"]*)", line \d+, in(?: (?P<function>\S.*))?$',
+        r'(?:File )?"?(?P<module>[^\s"][^"]*)", line (?P<at>\d+), in(?: (?P<function>\S.*))?$',
         is_outermost_first=True,
     ),
     # File "trainer.py", line 12 in evaluate      (faulthandler)
-    _shape("faulthandler", '", line ', r'File "(?P<module>[^"]+)", line \d+ in (?P<function>\S.*)$'),
+    _shape("faulthandler", '", line ', r'File "(?P<module>[^"]+)", line (?P<at>\d+) in (?P<function>\S.*)$'),
     # Binary file "/lib/libc.so.6", at abort+0x26 [0x7f390ba255fe]      (faulthandler of Python 3.14, native part)
     _shape("c-stack", 'file "', rf'Binary file "(?P<module>[^"]+)", at (?P<function>\S*?)(?:{_PLUS})? \[{_ADDRESS}\]'),
     # File /lib/torch/nn/modules/module.py:1130, in Module._call_impl(self, *input)      (notebook)
     _shape(
         "notebook",
         ", in ",
-        r"^(?:File|Input|Cell) (?P<module>.+?)(?::\d+|, line \d+)?, in (?P<function>[\w.<>: ]+?)(?:\(.*)?$",
+        r"^(?:File |(?=(?:Input|Cell) ))(?P<module>.+?)(?::(?P<at>\d+)|, line (?P<at_line>\d+))?, in (?P<function>[\w.<>: ]+?)(?:\(.*)?$",
         is_outermost_first=True,
     ),
     # /lib/transformers/training_args.py in _setup_devices(self)      (older notebook)
     _shape(
         "notebook",
         " in ",
-        r"^(?P<module>(?:[~/.<]|[A-Za-z]:\\)\S*) in (?P<function>[\w.]+|<\w+>)(?:\(.*)?$",
+        r"^(?P<module>(?:[~/.<]|[A-Za-z]:\\)\S*) in (?P<function>[\w.]+|<[\w :]+>)(?:\(.*)?$",
+        is_outermost_first=True,
+    ),
+    # Cell In[4], line 12      (notebook, the outermost frame)
+    _shape(
+        "notebook",
+        " In",
+        r"^(?P<module>(?:Cell|Input) In ?\[\d+\]), line (?P<at>\d+)(?P<function>)$",
+        is_outermost_first=True,
+    ),
+    # [/lib/torch/nn/modules/module.py](https://localhost:8080/#) in forward(self, x)      (Colab)
+    _shape(
+        "notebook",
+        "](http",
+        r"^\[(?P<module>[^\]]+)\]\(https?://[^)]*\) in (?P<function>[\w.]+|<[\w :]+>)(?:\(.*)?$",
         is_outermost_first=True,
     ),
     # │ /lib/multiprocess/popen_fork.py:19 in __init__      │      (rich)
     _shape(
         "rich",
         " in ",
-        r"^\s*[│|┃] (?P<module>\S.*?):\d+ in (?P<function>[\w.<>]+)\s*[│|┃]?$",
+        r"^\s*[│|┃] (?P<module>\S.*?):(?P<at>\d+) in (?P<function>[\w.<>]+)\s*[│|┃]?$",
         is_outermost_first=True,
     ),
     # frame #0: 0x00000001 libomp.dylib`__kmp_suspend_64(...) + 8 at kmp.cpp:12      (lldb)

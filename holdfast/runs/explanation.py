@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from holdfast.core.errors import RequestError
-from holdfast.core.evidence import Diagnosis, Evidence, Passage, Seen
+from holdfast.core.evidence import Diagnosis, Evidence, OrdinaryBug, Passage, Seen
 from holdfast.core.plan import Remedy
 from holdfast.core.records import ChildInfo, Outcome, read_record
 from holdfast.core.runfolder import CHILD, EVIDENCE, REQUEST
@@ -24,6 +24,7 @@ from holdfast.hazards import Hazard, find_hazard
 from holdfast.hazards.diagnose import diagnose
 from holdfast.logs.log_file import read_log_file
 from holdfast.logs.raw_bytes import read_bytes
+from holdfast.runs.bug_wording import bug_place, bug_reasons
 from holdfast.runs.cause_wording import cause_sentence, outcome_text, with_own_command
 from holdfast.runs.observation_wording import seen_text
 
@@ -64,7 +65,7 @@ def explain_log(log: Path | IO[bytes], exit_status: str = "") -> Diagnosis:
     if diagnosis.slug != "unknown":
         return diagnosis
     _refuse_binary(str(log) if isinstance(log, Path) else "standard input", read.head)
-    remedies = () if evidence.ended_well else _MORE_EVIDENCE
+    remedies = () if evidence.ended_well or diagnosis.bug else _MORE_EVIDENCE
     return replace(diagnosis, note=_about_text(evidence) or diagnosis.note, remedies=remedies)
 
 
@@ -141,6 +142,8 @@ def _diagnosis_lines(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.slug == "unknown":
         yield from _headline(f"[?] {diagnosis.title}")
         yield from _labelled("seen", diagnosis.note)
+        if diagnosis.bug:
+            yield from _bug_lines(diagnosis.bug)
     else:
         doubt = "" if diagnosis.confidence == "proven" else "probably: "
         yield from _headline(f"[x] {doubt}{diagnosis.title}   [{diagnosis.slug}, {diagnosis.confidence}]")
@@ -157,6 +160,13 @@ def _diagnosis_lines(diagnosis: Diagnosis) -> Iterator[str]:
         yield from _labelled("or", f"{diagnosis.runner_up}, the next most likely cause")
     if diagnosis.slug != "unknown":
         yield from _labelled("more", f"holdfast explain {diagnosis.slug}")
+
+
+def _bug_lines(bug: OrdinaryBug) -> Iterator[str]:
+    if place := bug_place(bug):
+        yield from _labelled("at", place)
+    for reason in bug_reasons(bug):
+        yield from _labelled("maybe", reason)
 
 
 def _quoted(seen: Seen) -> str:

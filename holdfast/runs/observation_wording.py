@@ -5,6 +5,7 @@ from holdfast.core.artifacts import to_plain
 from holdfast.core.evidence import Diagnosis, Passage, Seen
 from holdfast.core.observations import Verdict, WaitTarget
 from holdfast.core.text import human_bytes, human_seconds, plural
+from holdfast.runs.bug_wording import bug_reasons
 
 _MOST_CHARACTERS, _MOST_RANKS, _MOST_PIDS = 240, 3, 6
 _SHORT_WAIT_SECONDS = 5.0  # a wait that is not worth mentioning yet
@@ -200,7 +201,10 @@ def diagnosis_fields(diagnosis: Diagnosis) -> dict[str, object]:
     """A diagnosis for `--json`, its proof as text."""
     plain = to_plain(diagnosis)
     assert isinstance(plain, dict)
-    return {**plain, "because": [proof_fields(seen) for seen in diagnosis.because]}
+    fields = {**plain, "because": [proof_fields(seen) for seen in diagnosis.because]}
+    if diagnosis.bug:
+        fields["bug"] = {**plain["bug"], "reasons": bug_reasons(diagnosis.bug)}
+    return fields
 
 
 def seen_text(seen: Seen, *, node: str = "") -> str:
