@@ -189,7 +189,8 @@ _SHAPES = (
     _shape(
         "notebook",
         ", in ",
-        r"^(?:File |(?=(?:Input|Cell) ))(?P<module>.+?)(?::(?P<at>\d+)|, line (?P<at_line>\d+))?, in (?P<function>[\w.<>: ]+?)(?:\(.*)?$",
+        r"^(?:File |(?=(?:Input|Cell) ))(?P<module>.+?)(?::(?P<at>\d+)|, line (?P<at_line>\d+))?"
+        r", in (?P<function>[\w.<>: ]+?)(?:\(.*)?$",
         is_outermost_first=True,
     ),
     # /lib/transformers/training_args.py in _setup_devices(self)      (older notebook)
