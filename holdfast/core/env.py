@@ -21,6 +21,15 @@ def cache_folder() -> Path:
     return home / "holdfast"
 
 
+def private_models_folder() -> Path | None:
+    """The folder for hub models that only one user's token can fetch (HOLDFAST_PRIVATE_MODELS).
+
+    The job service gives each user a separate one, and shares only what the hub gives to anyone. None: one user.
+    """
+    given = os.environ.get("HOLDFAST_PRIVATE_MODELS")
+    return Path(given) if given else None
+
+
 def state_folder() -> Path:
     """The folder for what Holdfast has learned on this machine (XDG_STATE_HOME, or its equivalent on a Mac)."""
     if given := os.environ.get("XDG_STATE_HOME"):

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from holdfast.core.env import private_models_folder
 from holdfast.core.facts import Answer, CachedModel
 
 
@@ -16,6 +17,12 @@ def hub_cache_folder(environ: Mapping[str, str]) -> Path:
     if environ.get("HF_HOME"):
         return _expanded(environ["HF_HOME"]) / "hub"
     return _expanded(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
+
+
+def private_cache_folder() -> Path | None:
+    """The cache of hub models that only this user's token can fetch; None where one user owns everything."""
+    private = private_models_folder()
+    return private / "hub" if private else None
 
 
 def probe_models() -> Answer[tuple[CachedModel, ...]]:

@@ -7,9 +7,13 @@ As a separate process it may hang, and can be watched and ended.
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core.disk_space import FULL
+from holdfast.machine.hub import private_cache_folder
+
+if TYPE_CHECKING:
+    from huggingface_hub import ModelInfo
 
 _TIMEOUT_SECONDS = 10
 _SMALL = (".json", ".txt", ".model", ".jinja")
@@ -20,20 +24,44 @@ def main(name: str, answer: Path, *, ask_only: bool) -> None:
     from huggingface_hub import HfApi, snapshot_download
 
     try:
-        info = HfApi().model_info(name, files_metadata=True, timeout=_TIMEOUT_SECONDS)
-        if getattr(info, "gated", False):
-            HfApi().auth_check(name)
+        cache, info = private_cache_folder(), None
+        if cache and (info := _public_info(name)):
+            cache, token = None, False  # what the hub gives to anyone, all users of this machine share
+        else:
+            token = None  # the library's own choice
+            info = HfApi().model_info(name, files_metadata=True, timeout=_TIMEOUT_SECONDS)
+            if getattr(info, "gated", False):
+                HfApi().auth_check(name)
         files = wanted_files({file.rfilename: file.size or 0 for file in info.siblings or ()})
         if ask_only:
             _tell(answer, folder="", whole=sum(files.values()))
             return
         _tell(answer, whole=sum(files.values()))
         folder = snapshot_download(
-            name, revision=info.sha, allow_patterns=sorted(files), etag_timeout=_TIMEOUT_SECONDS, max_workers=2
+            name,
+            revision=info.sha,
+            allow_patterns=sorted(files),
+            etag_timeout=_TIMEOUT_SECONDS,
+            max_workers=2,
+            cache_dir=cache,
+            token=token,
         )
         _tell(answer, folder=folder)
     except Exception as error:
         _tell(answer, error=kind_of(error), text=" ".join(str(error).split())[:400])
+
+
+def _public_info(name: str) -> "ModelInfo | None":
+    """What the hub tells anyone about a model; None if it needs a token."""
+    from huggingface_hub import HfApi
+
+    try:
+        info = HfApi().model_info(name, files_metadata=True, timeout=_TIMEOUT_SECONDS, token=False)
+    except Exception as error:
+        if kind_of(error) in ("gated", "missing"):
+            return None
+        raise
+    return None if getattr(info, "gated", False) or getattr(info, "private", False) else info
 
 
 def wanted_files(files: dict[str, int]) -> dict[str, int]:

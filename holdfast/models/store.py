@@ -1,5 +1,6 @@
 """The folder of downloaded models, each complete or absent, and the check of a model folder."""
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -7,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.artifacts import read_artifact, write_artifact
-from holdfast.core.env import cache_folder
+from holdfast.core.env import cache_folder, private_models_folder
 from holdfast.core.errors import RequestError, type_command
 
 _RECORD = "store.json"  # written last: where the model came from
+_CONVERTED = "converted"  # a folder in the store; no name of a model reaches into it
 _PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -31,7 +33,10 @@ def models_folder() -> Path:
 
 def stored(name: str) -> ModelFolder | None:
     """The model with this name in the store, if it is complete."""
-    folder = models_folder() / name.replace("/", "--")
+    return _complete(name, models_folder() / name.replace("/", "--"))
+
+
+def _complete(name: str, folder: Path) -> ModelFolder | None:
     record = read_artifact(folder / _RECORD)
     if not record:
         return None
@@ -48,7 +53,22 @@ def all_stored() -> list[ModelFolder]:
 
 def keep(name: str, source: str, write: Callable[[Path], None]) -> ModelFolder:
     """Put a model into the store: written to a draft, renamed when complete."""
-    folder = models_folder() / name.replace("/", "--")
+    return _keep(name, source, models_folder() / name.replace("/", "--"), write)
+
+
+def keep_converted(model: ModelFolder, why: str, write: Callable[[Path], None]) -> ModelFolder:
+    """A copy of a model in a form that is safe to load, made once for each folder.
+
+    A copy of a model that only one user's token can fetch stays in that user's folder.
+    """
+    original, private = model.folder.resolve(), private_models_folder()
+    is_private = private is not None and original.is_relative_to(private.resolve())
+    home = private if private and is_private else models_folder()
+    folder = home / _CONVERTED / hashlib.sha256(str(original).encode()).hexdigest()[:16]
+    return _complete(model.name, folder) or _keep(model.name, f"{model.source}, converted because {why}", folder, write)
+
+
+def _keep(name: str, source: str, folder: Path, write: Callable[[Path], None]) -> ModelFolder:
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = folder.with_name(f".{folder.name}.draft-{os.getpid()}")
     shutil.rmtree(draft, ignore_errors=True)

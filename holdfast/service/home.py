@@ -5,6 +5,7 @@ Paths in it are made from row numbers and our own names, never from what a user 
 
 import os
 import secrets
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,15 @@ class Home:
         return self.folder / "incoming"
 
     @property
+    def hub_cache(self) -> Path:
+        """Hub models that anyone may fetch; every user's runs share them."""
+        return self.folder / "models" / "public"
+
+    def private_models(self, owner_id: int) -> Path:
+        """Hub models that needed this user's token."""
+        return self.folder / "models" / str(owner_id)
+
+    @property
     def agents(self) -> Path:
         """The process and the log of each job's agent."""
         return self.folder / "agents"
@@ -52,9 +62,18 @@ class Home:
         return self.folder / "static"
 
     def make(self) -> None:
-        """Create the folders, readable by their owner only."""
+        """Create the folders, readable by their owner only; a folder that others can read is closed to them."""
         for folder in (self.folder, self.runs, self.datasets, self.incoming, self.agents):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.folder.stat().st_mode & 0o077:
+            try:
+                self.folder.chmod(0o700)
+            except PermissionError as error:
+                raise MachineError(
+                    f"other users of this machine can read {self.folder}, which holds passwords and data",
+                    found=f"its mode is {stat.filemode(self.folder.stat().st_mode)}, and another user owns it",
+                    try_next=(f"chmod 700 {self.folder}, as its owner", "--home FOLDER, a folder of your own"),
+                ) from error
 
     def kept(self) -> int:
         """How many datasets and runs are here."""

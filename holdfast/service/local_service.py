@@ -85,7 +85,7 @@ def serve(address: Address, *, user: str, say: Say, open_page: Callable[[str], N
 def _welcome(address: Address, path: str, home: Home, say: Say, open_page: Callable[[str], None] | None) -> None:
     say(f"[ok] Holdfast is running at {address.url}")
     if path != "/":
-        say(f"     first login: {address.url}{path}")
+        say(f"     first login: {settings.PUBLIC_URL or address.url}{path}")
         say(f"     The link works once, within {LINK_HOURS} hours. Until a password is set,")
         say("     each start prints a new link.")
     runs = f"{plural(settings.RUNS_AT_ONCE, 'run')} at a time" if settings.RUNS_AT_ONCE else "runs are left to workers"

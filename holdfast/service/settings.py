@@ -41,6 +41,15 @@ def database_settings(url: str, embedded: Path) -> dict[str, Any]:
 
 HOME = this_home()
 SECRET_KEY = service_variable("SECRET_KEY") or HOME.secret_key()
+if len(SECRET_KEY) < 32 or len(set(SECRET_KEY)) < 8:
+    raise RequestError(
+        "HOLDFAST_SECRET_KEY is too easy to guess",
+        found=f"it has {len(SECRET_KEY)} characters, {len(set(SECRET_KEY))} of them different",
+        try_next=(
+            "python -c 'import secrets; print(secrets.token_urlsafe(50))'",
+            "leave it unset: then a key is created in the home folder",
+        ),
+    )
 DEBUG = False
 ALLOWED_HOSTS = [host for host in service_variable("HOSTS", "localhost,127.0.0.1,[::1]").split(",") if host]
 
@@ -97,11 +106,12 @@ MESSAGE_TAGS = {25: "good", 30: "warn", 40: "bad"}  # success, warning, error: c
 TLS = service_variable("TLS") == "1"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = TLS
 SECURE_HSTS_SECONDS = 31_536_000 if TLS else 0
-SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = TLS
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = False  # that is for the owner of the whole domain to decide
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if TLS else None
 CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ALLOWED_HOSTS] if TLS else []
 # Without TLS the service is for loopback or a trusted network, where browsers have only plain HTTP.
-SILENCED_SYSTEM_CHECKS = [] if TLS else ["security.W004", "security.W008", "security.W012", "security.W016"]
+SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]  # about the two lines on subdomains above
+SILENCED_SYSTEM_CHECKS += [] if TLS else ["security.W004", "security.W008", "security.W012", "security.W016"]
 CSRF_FAILURE_VIEW = "holdfast.service.pages.views.login_views.csrf_failed"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"

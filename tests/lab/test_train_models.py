@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ import pytest
 from tests.tiny import tiny_bert
 
 pytestmark = pytest.mark.lab
+ALICE = "hf_aliceaccessonly"
 SHA = "0123456789012345678901234567890123456789"
 
 
@@ -39,6 +41,8 @@ class Hub(http.server.BaseHTTPRequestHandler):
     def _answer(self, *, with_body: bool) -> None:
         if self.manner == "silent":
             time.sleep(600)
+        if self.manner == "busy":
+            return self._send(429, b"", {}, with_body)
         name = self.path.partition("?")[0]
         if "/api/" in name:
             self._about(with_body)
@@ -46,9 +50,10 @@ class Hub(http.server.BaseHTTPRequestHandler):
             self._file(Path(name).name, with_body)
 
     def _about(self, with_body: bool) -> None:
-        if self.manner in ("missing", "gated"):
-            code = {"missing": "RepoNotFound", "gated": "GatedRepo"}[self.manner]
-            self._send(401 if self.manner == "missing" else 403, b"{}", {"X-Error-Code": code}, with_body)
+        is_refused = self.manner == "private" and self.headers.get("Authorization") != f"Bearer {ALICE}"
+        if is_refused or self.manner in ("missing", "gated"):
+            code = "GatedRepo" if self.manner == "gated" else "RepoNotFound"
+            self._send(403 if self.manner == "gated" else 401, b"{}", {"X-Error-Code": code}, with_body)
             return
         if "/tree/" in self.path:
             tree = [
@@ -58,7 +63,8 @@ class Hub(http.server.BaseHTTPRequestHandler):
             self._send(200, json.dumps(tree).encode(), {"Content-Type": "application/json"}, with_body)
             return
         files = [{"rfilename": path.name, "size": path.stat().st_size} for path in sorted(self.folder.iterdir())]
-        about = {"id": "org/tiny", "modelId": "org/tiny", "sha": SHA, "siblings": files, "tags": [], "private": False}
+        about = {"id": "org/tiny", "modelId": "org/tiny", "sha": SHA, "siblings": files, "tags": []}
+        about["private"] = self.manner == "private"
         self._send(200, json.dumps(about).encode(), {"Content-Type": "application/json"}, with_body)
 
     def _file(self, name: str, with_body: bool) -> None:
@@ -135,6 +141,54 @@ def test_train_reports_it_before_reading_data(model, tmp_path):
     assert found.returncode == 2
     assert "survey" not in found.stdout
     assert not (tmp_path / "run").exists()
+
+
+def as_user(name: str, endpoint: str, home: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Ask for a model as a run of the job service does: one shared cache, and a private one for each user."""
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": endpoint,
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "HF_HUB_CACHE": str(home / "public"),
+        "HOLDFAST_PRIVATE_MODELS": str(home / name),
+        "HF_TOKEN_PATH": str(home / name / "no-login"),
+        **({"HF_TOKEN": ALICE} if name == "alice" else {}),
+    }
+    command = [sys.executable, "-m", "holdfast", "models", "get", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "pickled"])
+def test_private_model_stays_with_the_user_whose_token_fetched_it(model, tmp_path, form):
+    source = model
+    if form == "pickled":  # such a model is converted, and the copy must stay private too
+        import torch
+        from safetensors.torch import load_file
+
+        source = shutil.copytree(model, tmp_path / "source")
+        torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
+        (source / "model.safetensors").unlink()
+    with hub(source, "private") as endpoint:
+        hers = as_user("alice", endpoint, tmp_path, "org/tiny", "--json")
+        assert hers.returncode == 0, hers.stderr
+        assert Path(json.loads(hers.stdout)["folder"]).is_relative_to(tmp_path / "alice")
+        assert as_user("bob", endpoint, tmp_path, "org/tiny").returncode == 2
+    for manner in ("busy", "missing"):  # an outage or a rate limit must not open the cache to others
+        with hub(source, manner) as endpoint:
+            assert as_user("alice", endpoint, tmp_path, "org/tiny").returncode == (0 if manner == "busy" else 2)
+            for name in ("org/tiny", "org/tinny"):
+                refused = as_user("bob", endpoint, tmp_path, name, "--json")
+                assert refused.returncode in (2, 3)
+                assert "org/tiny" not in refused.stdout.replace(name, ""), "a suggestion reveals what others have"
+
+
+def test_public_model_is_shared_between_users(model, tmp_path):
+    with hub(model, "works") as endpoint:
+        assert as_user("alice", endpoint, tmp_path, "org/tiny").returncode == 0
+    with hub(model, "busy") as endpoint:
+        found = as_user("bob", endpoint, tmp_path, "org/tiny", "--json")
+    assert found.returncode == 0, found.stderr
+    assert Path(json.loads(found.stdout)["folder"]).is_relative_to(tmp_path / "public")
 
 
 SHORT = "from holdfast.models import from_hub; from_hub.STALL_SECONDS = 3; from_hub._FIRST_ANSWER_SECONDS = 3; "

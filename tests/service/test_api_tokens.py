@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from click.testing import CliRunner
+from django.test import Client
 from django.utils import timezone
 
 from holdfast.cli.jobs import jobs
@@ -59,6 +60,22 @@ def test_token_needs_a_name_and_future_expiry(ada):
     assert "name" in caught.value.found
     assert "expiry" in caught.value.found
     assert not ApiToken.objects.exists()
+
+
+def test_revoking_a_token_revokes_what_it_created(ada):
+    _, text = make_token(ada, "parent")
+    child, grandchild = text, ""
+    for name, days in (("child", 5), ("grandchild", 4)):
+        made = call(child, "post", "/api/tokens", {"name": name, "days": days})
+        assert made.status_code == 201, made.content
+        child = grandchild = made.json()["token"]
+    assert call(text, "delete", f"/api/tokens/{find_token(text).pk}").status_code == 204
+    assert call(grandchild, "get", "/api/me").status_code == 401
+
+
+def call(token, method, path, content=None):
+    client = Client(headers={"Authorization": f"Bearer {token}"})
+    return getattr(client, method)(path, content, content_type="application/json")
 
 
 def test_token_in_text_is_redacted_by_shape(ada):

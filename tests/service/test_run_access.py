@@ -139,3 +139,23 @@ def test_a_run_that_finishes_while_it_is_deleted_stays(home, ada, page, monkeypa
     assert 'class="notice warn"' in answer.content.decode()
     assert Job.objects.filter(pk=job.pk).exists()
     assert job.folder.is_dir()
+
+
+@pytest.mark.parametrize("part", ["dataset", "validation", "data of the run before"])
+def test_shared_model_does_not_open_its_unshared_data(world, part):
+    first = world.job
+    if part == "data of the run before":
+        first = leases.submit(owner=world.ada, name="second", request={"from_run": world.job.pk}, team=world.team)
+        Job.objects.filter(pk=first.pk).update(state="finished")
+    elif part == "validation":
+        apart = Dataset.objects.create(owner=world.ada, name="apart", file_name="a.csv", state="ready")
+        Job.objects.filter(pk=first.pk).update(request={"task": "classify", "validation": apart.pk})
+    if part != "validation":
+        Dataset.objects.filter(pk=world.dataset.pk).update(team=None)
+    TrainedModel.objects.filter(pk=world.model.pk).update(job=first)
+    asked = {"from_model": world.model.pk, "goal": "model", "settings": {"max_steps": 1}}
+    answers = {
+        name: world.client(name).post("/api/jobs", asked, content_type="application/json").status_code
+        for name in ("bob", "ada", "root")
+    }
+    assert answers == {"bob": 422, "ada": 201, "root": 201}

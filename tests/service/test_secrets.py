@@ -1,5 +1,7 @@
 """Secrets: only the agent of a run of their owner can read them."""
 
+from pathlib import Path
+
 import pytest
 from django.test import override_settings
 
@@ -83,8 +85,17 @@ def test_run_gets_only_secrets_and_needed_variables(people):
         "PYTHONPATH": "/x", "PIP_INDEX_URL": "https://mirror",
     }  # fmt: skip
     given = {**needed, "HF_TOKEN": "of the machine", **own}
-    assert run_environment(people[0], given) == {**needed, "HF_TOKEN": VALUE}
+    hub = ("HF_HUB_CACHE", "HF_TOKEN_PATH", "HOLDFAST_PRIVATE_MODELS")
+    found = run_environment(people[0], given)
+    assert {name: value for name, value in found.items() if name not in hub} == {**needed, "HF_TOKEN": VALUE}
     assert "HF_TOKEN" not in run_environment(people[1], given), "the machine's own token is no other person's"
+
+
+def test_runs_share_public_hub_models_and_nothing_private(people):
+    ours, theirs = (run_environment(one, {"HF_HUB_CACHE": "/of/the/machine"}) for one in people[:2])
+    assert ours["HF_HUB_CACHE"] == theirs["HF_HUB_CACHE"] != "/of/the/machine"
+    assert ours["HOLDFAST_PRIVATE_MODELS"] != theirs["HOLDFAST_PRIVATE_MODELS"]
+    assert not Path(ours["HF_TOKEN_PATH"]).exists(), "the machine's own hub login must not serve its users"
 
 
 def test_every_allowed_name_is_one_that_bundles_keep_back():

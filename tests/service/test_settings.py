@@ -2,7 +2,10 @@
 
 import io
 import logging
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections import namedtuple
 
@@ -144,3 +147,17 @@ def test_uncreatable_home_is_a_clear_error(tmp_path):
     with pytest.raises(MachineError) as refused:
         Home(tmp_path / "file").secret_key()
     assert refused.value.try_next[0].startswith("--home FOLDER")
+
+
+def test_home_that_others_could_read_is_closed_to_them(tmp_path):
+    home = Home(tmp_path / "open")
+    home.folder.mkdir(mode=0o755)
+    home.make()
+    assert home.folder.stat().st_mode & 0o077 == 0
+
+
+def test_example_key_from_the_documentation_is_refused(tmp_path):
+    given = {**os.environ, "HOLDFAST_HOME": str(tmp_path), "HOLDFAST_SECRET_KEY": "..."}
+    command = [sys.executable, "-c", "import holdfast.service.settings"]
+    ended = subprocess.run(command, env=given, capture_output=True, text=True, timeout=60)
+    assert "RequestError: HOLDFAST_SECRET_KEY" in ended.stderr

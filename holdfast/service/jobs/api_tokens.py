@@ -25,7 +25,12 @@ _USED_EVERY = timedelta(minutes=1)
 
 
 def make_token(
-    owner: User, name: str, *, may_write: bool = True, expires: datetime | None = None
+    owner: User,
+    name: str,
+    *,
+    may_write: bool = True,
+    expires: datetime | None = None,
+    maker: ApiToken | None = None,  # the token that asks for it
 ) -> tuple[ApiToken, str]:
     """Create a token; its text is returned here and never again."""
     name = " ".join(name.split())
@@ -40,7 +45,13 @@ def make_token(
         raise RequestError("the token cannot be created", found="; ".join(problems))
     text = _START + "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM))
     token = ApiToken.objects.create(
-        owner=owner, name=name, prefix=text[:_PREFIX], sha256=_hash(text), may_write=may_write, expires=expires
+        owner=owner,
+        name=name,
+        prefix=text[:_PREFIX],
+        sha256=_hash(text),
+        may_write=may_write,
+        expires=expires,
+        maker=maker,
     )
     return token, text
 

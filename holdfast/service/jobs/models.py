@@ -199,6 +199,8 @@ class ApiToken(models.Model):
     prefix = models.CharField(max_length=12, unique=True)
     sha256 = models.CharField(max_length=64)
     may_write = models.BooleanField(default=True)
+    # The token that created this one: revoking a token also revokes what it created.
+    maker = models.ForeignKey("self", null=True, blank=True, on_delete=models.CASCADE, related_name="created_tokens")
     created = models.DateTimeField(default=timezone.now)
     expires = models.DateTimeField(null=True, blank=True)
     used = models.DateTimeField(null=True, blank=True)

@@ -69,6 +69,8 @@ def submit_run(
         raise invalid_settings([Problem("team", "you are not a member of this team", team.name)])
     request = {**asked, **{role: one.pk for role, one in extra.items()}}
     if from_model is not None:
+        if dataset is None:
+            _check_data_visible(owner, from_model.job)
         request["from_run"] = from_model.job_id
     return leases.submit(
         owner=owner,
@@ -173,6 +175,16 @@ def _check_visible(owner: User, dataset_id: int | None, referred: Mapping[str, o
     earlier = referred.get("from_run")
     if earlier and not TrainedModel.objects.visible_to(owner).filter(job_id=earlier).exists():
         raise RequestError("the model that this run continues from was deleted, or is not shared with you")
+
+
+def _check_data_visible(owner: User, earlier: Job) -> None:
+    """Refuse to train again on data of an earlier run that this user may not see; the run itself may be shared."""
+    used: Job | None = earlier
+    while used is not None:
+        roles = {role: used.request.get(role) for role in ROLES}
+        _check_visible(owner, used.dataset_id, roles)
+        before = used.request.get("from_run") if used.dataset_id is None else None
+        used = Job.objects.filter(pk=before).first() if before else None
 
 
 def _column_problems(dataset: Dataset | None, given: Mapping[str, object]) -> list[Problem]:

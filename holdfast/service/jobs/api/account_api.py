@@ -59,13 +59,13 @@ def new_token(request: HttpRequest, payload: TokenIn) -> Any:
     expires = timezone.now() + timedelta(days=payload.days) if payload.days else None
     if asking and asking.expires and (expires is None or expires > asking.expires):
         raise Forbidden("a token cannot create a longer-lived one", found=f"it expires at {asking.expires.isoformat()}")
-    token, text = make_token(person(request), payload.name, may_write=payload.may_write, expires=expires)
+    token, text = make_token(person(request), payload.name, may_write=payload.may_write, expires=expires, maker=asking)
     return Status(201, {**_token(token), "token": text})
 
 
 @router.delete("/tokens/{token_id}", response={204: None, REFUSALS: Refusal})
 def delete_token(request: HttpRequest, token_id: Id) -> Any:
-    """Revoke a token."""
+    """Revoke a token, and every token that was created with it."""
     return _deleted(ApiToken.objects.filter(owner=person(request), pk=token_id), f"there is no token {token_id}")
 
 
