@@ -60,7 +60,12 @@ def machines(request, tmp_path, model, parts):
 
         def make(name: str) -> Place:
             folder = tmp_path / name
-            given = {"database_url": url, "broker_url": broker.url, "STORE": store, "SECRET_KEY": "the same key on every machine, 0123456789"}
+            given = {
+                "database_url": url,
+                "broker_url": broker.url,
+                "STORE": store,
+                "SECRET_KEY": "the same key on every machine, 0123456789",
+            }
             made = stack.enter_context(place(folder, model, **given))
             made.environment.update(variables)
             return made
