@@ -12,10 +12,11 @@ import click
 from holdfast.cli.screen import Screen
 from holdfast.core.artifacts import to_json
 from holdfast.core.facts import TASKS, DatasetFacts
-from holdfast.core.path_guess import URL_ADVICE, is_url
+from holdfast.core.path_guess import is_url
 from holdfast.core.settings import SETTINGS
 from holdfast.data.badrows import describe
 from holdfast.data.data_request import DataRequest
+from holdfast.data.download import local_copy
 from holdfast.data.survey_dataset import printed_facts
 from holdfast.data.survey_dataset import survey as survey_dataset
 from holdfast.data.tokenizer import ModelTokenizer
@@ -27,23 +28,22 @@ _help = {name: one.help for name, one in SETTINGS.items()}.__getitem__  # the sa
 
 
 class _DataPath(click.Path):
-    """A path; a URL is refused as it was given."""
+    """A path, or a URL as it was given."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Check one argument."""
-        if isinstance(value, str) and is_url(value):
-            self.fail(f"{value} {URL_ADVICE}", param, ctx)
-        return super().convert(value, param, ctx)
+        return value if isinstance(value, str) and is_url(value) else super().convert(value, param, ctx)
 
 
-_PATH = _DataPath(path_type=Path, readable=False)  # an unreadable file gets our own error
+_PATH = click.Path(path_type=Path, readable=False)  # an unreadable file gets our own error
+_DATA = _DataPath(path_type=Path, readable=False)
 
 
 @click.command()
-@click.argument("data", type=_PATH)
+@click.argument("data", type=_DATA)
 @click.option("--task", type=click.Choice(TASKS), help=_help("task"))
-@click.option("--validation", type=_PATH, help=_help("validation"))
-@click.option("--test", type=_PATH, help=_help("test"))
+@click.option("--validation", type=_DATA, help=_help("validation"))
+@click.option("--test", type=_DATA, help=_help("test"))
 @click.option("--negatives", type=_PATH, help=_help("negatives"))
 @click.option("--text-column", "text_columns", multiple=True, help=_help("text_column"))
 @click.option("--label-column", help=_help("label_column"))
@@ -72,21 +72,23 @@ _PATH = _DataPath(path_type=Path, readable=False)  # an unreadable file gets our
 def survey(data: Path, tokenizer: Path | None, as_json: bool, delimiter: str | None, **given: Any) -> None:
     """Read DATA as `train` would, and show what was found and chosen. Nothing is trained.
 
-    DATA is a file (CSV, TSV, JSON, JSON lines, Parquet, Excel, NPZ; all but the last also gzipped), a folder with a
-    file for each split, or a BEIR folder. Exit code 2: the data is not suitable for training.
+    DATA is a file (CSV, TSV, JSON, JSON lines, Parquet, Arrow, Excel, NPZ), also gzipped or in an archive; a folder
+    with a file for each split or a subfolder for each class, a BEIR folder or one saved by `datasets`; or the URL of a
+    file. Exit code 2: the data is not suitable for training.
     """
-    request = DataRequest(
-        path=data,
-        delimiter="\t" if delimiter in ("tab", "\\t") else delimiter,
-        **given,
-    )
     screen = Screen(stream=sys.stderr, quiet=as_json)
     try:
+        local = {name: _downloaded(value, screen) for name, value in (("path", data), *given.items())}
+        request = DataRequest(**local, delimiter="\t" if delimiter in ("tab", "\\t") else delimiter)
         tokens = ModelTokenizer(tokenizer) if tokenizer else None
         facts = survey_dataset(request, tokens, screen.working).facts
     finally:
         screen.erase()
     click.echo(to_json(printed_facts(facts)) if as_json else render_facts(facts))
+
+
+def _downloaded(value: Any, screen: Screen) -> Any:
+    return local_copy(value, screen.working) if isinstance(value, str) and is_url(value) else value
 
 
 def render_facts(facts: DatasetFacts) -> str:

@@ -54,12 +54,12 @@ def train(
 
     from holdfast.runs.join import has_finished
     from holdfast.runs.lease import AlreadyHeld
-    from holdfast.runs.new_train import discard, start_train
+    from holdfast.runs.new_train import discard, start_train, with_local_data
     from holdfast.runs.wording import Line
 
     if nodes_of(request) > 1:
         screen.line(Line("reading the data, which must be the same on every machine", ".."))
-    run = start_train(request)
+    run = start_train(with_local_data(request, screen.working))
     if has_finished(run):  # on the other machines
         view.close()
         _say_finished(run, as_json=as_json)

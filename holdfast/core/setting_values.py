@@ -97,6 +97,8 @@ def read_value(setting: Setting, value: object) -> object:
     if setting.allowed:
         _require_allowed(text, setting)
     if setting.kind == "path" and is_url(text):
+        if "url" in setting.traits:
+            return text
         raise ValueError(URL_ADVICE)
     if setting.kind == "path" and text:
         return str(Path(text).expanduser().absolute())

@@ -31,6 +31,7 @@ Affects = Literal[
 Trait = Literal[
     "basic",  # one of the few that `--help` and the form show first
     "local",  # not for users of the service, because it reaches beyond the run; paths never are
+    "url",  # a path that may also be an http or https address; `runs.new_train` downloads it
     "file",  # describes one data file, so a run that continues with other data does not take it over
     "own",  # each run and each machine has its own
     "memory",  # changes what is learned, and decides how much memory that takes
@@ -106,7 +107,14 @@ def setting(default: Any, text: str, affects: Affects, kind: Kind = "text", **mo
 class TrainRequest:
     """One training run as it was requested."""
 
-    data: str = setting("", "Dataset to train on, a file or a folder.", "data", "path", aliases=("train_file",))
+    data: str = setting(
+        "",
+        "Dataset to train on: a file, a folder, an archive or a URL.",
+        "data",
+        "path",
+        aliases=("train_file",),
+        traits=("url",),
+    )
     validation: str | None = setting(
         None,
         "File with the validation rows.",
@@ -114,7 +122,7 @@ class TrainRequest:
         "path",
         aliases=("validation_file",),
         label="validation data",
-        traits=("basic", "file"),
+        traits=("basic", "file", "url"),
     )
     test: str | None = setting(
         None,
@@ -123,7 +131,7 @@ class TrainRequest:
         "path",
         aliases=("test_file",),
         label="test data",
-        traits=("basic", "file"),
+        traits=("basic", "file", "url"),
     )
     negatives: str | None = setting(
         None,

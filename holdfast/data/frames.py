@@ -1,4 +1,7 @@
-"""Reads rows of Parquet and Excel files with polars, an extra: Parquet in slices, a sheet as a whole."""
+"""Reads rows of Parquet, Arrow and Excel files with polars, an extra.
+
+Parquet and Arrow files are read in slices; a stream of Arrow, as `datasets` writes it, and a sheet as a whole.
+"""
 
 import datetime
 import shutil
@@ -18,18 +21,18 @@ _SLICE_ROWS = 20_000
 
 
 def frame_columns(raw: RawFile) -> tuple[str, ...]:
-    """The columns of a Parquet file or of the first sheet that has any."""
+    """The columns of a Parquet or Arrow file, or of the first sheet that has any."""
     with _as_file(raw) as path, _understood(raw):
-        if raw.binary == "parquet":
-            return tuple(_polars().scan_parquet(path).collect_schema().names())
-        return tuple(_sheet(path)[1].columns)
+        if raw.binary == "excel":
+            return tuple(_sheet(path)[1].columns)
+        return tuple(_scan(raw, path).collect_schema().names())
 
 
 def frame_rows(raw: RawFile) -> Iterator[Row]:
-    """Read the rows; the first one is 1 in Parquet and 2 in a sheet, below its header."""
+    """Read the rows; the first one is 1 in Parquet and Arrow, and 2 in a sheet, below its header."""
     with _as_file(raw) as path:
-        if raw.binary == "parquet":
-            yield from _parquet_rows(raw, path)
+        if raw.binary != "excel":
+            yield from _sliced_rows(raw, path)
             return
         with _understood(raw):
             frame = _sheet(path)[1]
@@ -46,11 +49,21 @@ def sheet_warnings(raw: RawFile) -> Iterator[DataWarning]:
             yield data_warning("unread-sheets", file=raw.path.name, sheet=name, others=others)
 
 
-def _parquet_rows(raw: RawFile, path: Path) -> Iterator[Row]:
+def _scan(raw: RawFile, path: Path) -> Any:
+    polars = _polars()
+    if raw.binary == "parquet":
+        return polars.scan_parquet(path)
+    is_stream = not raw.head.startswith(b"ARROW1")
+    return polars.read_ipc_stream(path).lazy() if is_stream else polars.scan_ipc(path)
+
+
+def _sliced_rows(raw: RawFile, path: Path) -> Iterator[Row]:
     start = 0
+    with _understood(raw):
+        whole = _scan(raw, path)
     while True:
         with _understood(raw):
-            part = _polars().scan_parquet(path).slice(start, _SLICE_ROWS).collect()
+            part = whole.slice(start, _SLICE_ROWS).collect()
         if not part.height:
             return
         for number, row in enumerate(part.iter_rows(named=True), start=start + 1):
@@ -75,7 +88,7 @@ def _polars() -> Any:
         import polars
     except ImportError as error:
         raise RequestError(
-            "Parquet and Excel files need an extra that is not installed",
+            "Parquet, Arrow and Excel files need an extra that is not installed",
             found=str(error),
             try_next=(install("parquet"), "save the data as CSV or JSON lines"),
         ) from error

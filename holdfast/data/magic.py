@@ -15,7 +15,8 @@ _MAGIC = (
     (b"\xcf\xfa\xed\xfe", "a macOS program"),
     (b"SQLite format 3", "an SQLite database"),
     (b"\x89HDF", "an HDF5 file"),
-    (b"ARROW1", "an Arrow file"),
+    (b"ARROW1", "arrow"),
+    (b"\xff\xff\xff\xff", "arrow"),  # the format of a stream, as `datasets` writes it
     (b"FEA1", "a Feather file"),
     (b"\x93NUMPY", "a NumPy array (.npy)"),
     (b"GGUF", "a GGUF model"),
@@ -34,7 +35,7 @@ _NUL_SHARE = 0.1
 
 
 def name_of_binary(head: bytes) -> str:
-    """The kind of a binary file: "parquet", "excel", "npz", or a phrase for one that cannot be read; empty for text."""
+    """The kind of a binary file: "parquet", "excel", "arrow", "npz", or a phrase for any other; empty for text."""
     if head[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
         return _name_of_zip(head)
     for magic, name in _MAGIC:

@@ -5,7 +5,7 @@ a text file and the number of the record in any other.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -14,35 +14,38 @@ from holdfast.core.errors import RequestError, set_to, type_command
 from holdfast.core.plan import Choice
 from holdfast.core.progress import Progress, no_progress
 from holdfast.data.badrows import BadRows
+from holdfast.data.class_folder import COLUMNS, class_rows, look_at_classes
 from holdfast.data.csvrows import Row, csv_rows, read_header
 from holdfast.data.data_request import DataRequest
 from holdfast.data.frames import frame_columns, frame_rows, sheet_warnings
 from holdfast.data.jsonrows import json_line_rows, json_rows
 from holdfast.data.magic import looks_like_text
 from holdfast.data.rawfile import HEAD_BYTES, RawFile, look_at, open_text, reading
+from holdfast.data.saved_dataset import class_names, named
 from holdfast.data.sniff import DELIMITERS, Dialect, kind_of_text, sniff_table
 
 NAMES: Mapping[str, str] = {
-    "csv": "CSV", "json": "JSON", "jsonl": "JSON lines", "parquet": "Parquet", "excel": "Excel",
-    "text": "plain text", "npz": "NumPy vectors (NPZ)",
+    "csv": "CSV", "json": "JSON", "jsonl": "JSON lines", "parquet": "Parquet", "arrow": "Arrow", "excel": "Excel",
+    "text": "plain text", "npz": "NumPy vectors (NPZ)", "classes": "a folder of text files for each class",
 }  # fmt: skip
 _EXTENSIONS: Mapping[str, tuple[str, ...]] = {
     "csv": (".csv", ".tsv", ".tab", ".txt", ".psv"),
     "json": (".json", ".jsonl"),
     "jsonl": (".jsonl", ".ndjson", ".json"),
     "parquet": (".parquet", ".pq"),
+    "arrow": (".arrow", ".feather", ".ipc"),
     "excel": (".xlsx", ".xls", ".xlsm", ".xlsb"),
     "text": (".txt", ".md", ".text"),
     "npz": (".npz",),
 }
-_BINARY = (".parquet", ".pq", ".xlsx", ".xls", ".xlsm", ".xlsb", ".npz")
+_BINARY = (".parquet", ".pq", ".arrow", ".feather", ".xlsx", ".xls", ".xlsm", ".xlsb", ".npz")
 _CODE: Mapping[str, str] = {
     ".py": "a Python script", ".ipynb": "a notebook", ".sh": "a shell script", ".toml": "a file of settings",
     ".yaml": "a file of settings", ".yml": "a file of settings", ".ini": "a file of settings", ".js": "a script",
     ".html": "a web page", ".htm": "a web page", ".c": "source code", ".cpp": "source code", ".h": "source code",
     ".rs": "source code", ".go": "source code", ".java": "source code",
 }  # fmt: skip
-FORMATS = "CSV, TSV, JSON, JSON lines, Parquet, Excel or NPZ (all but NPZ also gzipped)"
+FORMATS = "CSV, TSV, JSON, JSON lines, Parquet, Arrow, Excel or NPZ (all but NPZ also gzipped), or an archive of them"
 _SAMPLE_ROWS = 1000
 _WHY_NOT = dict.fromkeys(
     ("a pickle", "a PyTorch checkpoint"), "loading one can run arbitrary code, so Holdfast never does"
@@ -58,6 +61,7 @@ class RowFile:
     columns: tuple[str, ...]
     repeated: tuple[str, ...] = ()  # names that several columns have
     dialect: Dialect | None = None  # of a table in text
+    class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of columns with numbers in their place
     choices: Mapping[str, Choice[str]]
     warnings: tuple[DataWarning, ...] = ()
 
@@ -77,15 +81,24 @@ class RowFile:
             return json_rows(self.raw, bad)
         if self.kind == "text":
             return _paragraphs(self.raw)
-        return frame_rows(self.raw)
+        if self.kind == "classes":
+            return class_rows(self.raw, bad)
+        return self._with_names(frame_rows(self.raw)) if self.class_names else frame_rows(self.raw)
+
+    def _with_names(self, rows: Iterator[Row]) -> Iterator[Row]:
+        for number, row in rows:
+            yield number, row | {name: named(row.get(name), names) for name, names in self.class_names.items()}
 
 
 def open_rows(path: Path, request: DataRequest, on_progress: Progress = no_progress) -> RowFile:
     """Find out how to read a file."""
+    if path.is_dir():
+        raw, because = look_at_classes(path, on_progress), f"{path.name} has a subfolder for each class"
+        return RowFile(raw=raw, kind="classes", columns=COLUMNS, choices=_choices(raw, Choice("classes", because)))
     raw = look_at(path, request.encoding, on_progress)
     if raw.binary == "npz":
         return RowFile(raw=raw, kind="npz", columns=(), choices=_choices(raw, Choice("npz", "its first bytes")))
-    if raw.binary in ("parquet", "excel"):
+    if raw.binary in ("parquet", "arrow", "excel"):
         return _open_frame(raw)
     if raw.binary:
         raise _not_data(raw)
@@ -93,11 +106,13 @@ def open_rows(path: Path, request: DataRequest, on_progress: Progress = no_progr
 
 
 def _open_frame(raw: RawFile) -> RowFile:
-    kind = "parquet" if raw.binary == "parquet" else "excel"
+    kind = raw.binary
+    columns = frame_columns(raw)
     return RowFile(
         raw=raw,
         kind=kind,
-        columns=frame_columns(raw),
+        columns=columns,
+        class_names={name: names for name, names in class_names(raw.path).items() if name in columns},
         choices=_choices(raw, Choice(kind, "its first bytes")),
         warnings=(*_misnamed(raw.path, kind), *sheet_warnings(raw)),
     )

@@ -34,7 +34,7 @@ class Survey:
 
 def detect(request: DataRequest, on_progress: Progress = no_progress) -> Source:
     """Open a dataset: its files, format, columns and task. No tokenizer is needed."""
-    files = find_files(request)
+    files = find_files(request, on_progress)
     if files.beir:
         return open_beir_source(request, files.beir, on_progress)
     first = files.splits["train"][0]

@@ -8,9 +8,11 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from holdfast.core.errors import RequestError
-from holdfast.core.path_guess import did_you_mean
+from holdfast.core.path_guess import did_you_mean, is_url
+from holdfast.core.progress import Progress, no_progress
 from holdfast.core.records import RunPlan, read_record, write_request
 from holdfast.core.runfolder import FORECAST, NODES, PLAN, PROOF, REQUEST, model_folder
 from holdfast.core.settings import (
@@ -22,12 +24,23 @@ from holdfast.core.settings import (
     requested_batch_size,
     with_preset,
 )
+from holdfast.data.download import local_copy
 from holdfast.runs.finished_model import find_model
 from holdfast.runs.join import join_training
 from holdfast.runs.new_folder import new_folder
 from holdfast.runs.nodes import read_leader
 from holdfast.runs.run_path import require_request, require_run
 from holdfast.runs.trackers import require_trackers
+
+
+def with_local_data(request: TrainRequest, on_progress: Progress = no_progress) -> TrainRequest:
+    """The request with the path of a downloaded file in place of each URL."""
+    given = {name: str(getattr(request, name) or "") for name, one in SETTINGS.items() if "url" in one.traits}
+    urls = {name: value for name, value in given.items() if is_url(value)}
+    if urls and request.offline:
+        raise RequestError("a URL cannot be downloaded offline", found=next(iter(urls.values())), setting="offline")
+    local: dict[str, Any] = {name: str(local_copy(url, on_progress)) for name, url in urls.items()}
+    return replace(request, **local)
 
 
 def start_train(request: TrainRequest) -> Path:

@@ -220,10 +220,12 @@ def check_amount(done: int, unit: str, limits: SurveyLimits) -> None:
 def _preview(request: "DataRequest", on_progress: "Progress") -> dict[str, Any]:
     """The columns of a file and its first rows, before anything is decided about them."""
     from holdfast.data.badrows import BadRows
+    from holdfast.data.files import find_files
     from holdfast.data.read import open_rows
     from holdfast.data.sources.vectors import list_arrays
 
-    source = open_rows(request.path, request, on_progress)
+    training = find_files(request, on_progress).splits.get("train", (request.path,))
+    source = open_rows(training[0], request, on_progress)
     columns: tuple[str, ...] = source.columns
     rows: list[list[object]]
     if source.kind == "npz":

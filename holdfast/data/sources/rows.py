@@ -94,6 +94,8 @@ class RowSource:
         if sink:
             sink.finish(tally, tuple(labels))
         choices = {**first.choices, **self.layout.choices}
+        if self.given.archive:
+            choices["archive"] = Choice(self.given.archive.name, "its files were unpacked into the cache")
         choices.setdefault("splits", _with_neighbors(chosen, self.given, self.row_files))
         # The files of a folder may share a warning; each is listed once.
         warnings = [*self.given.warnings]
