@@ -12,7 +12,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch numpy -c constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[train,serve,postgres,dev]' -c constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[train,mlx,serve,postgres,dev]' -c constraints.txt
 	@touch $@
 
 demo: $(READY)

@@ -56,6 +56,14 @@ def tiny_llama(folder: Path) -> Path:
     return folder
 
 
+def tiny_chat_model(folder: Path) -> Path:
+    """The same Llama, with an end-of-text token, which mlx-lm asks for."""
+    tiny_llama(folder)
+    config = folder / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"eos_token": "w2"}))
+    return folder
+
+
 def tiny_texts(count: int, seed: int = 0) -> tuple[list[list[int]], np.ndarray]:
     """Texts of 3 to 40 tokens whose label depends on their first word."""
     draws = np.random.default_rng(seed)

@@ -152,6 +152,8 @@ def _not_used(uses: set[str]) -> set[str]:
         without.add("compile")
     if not any(what.endswith("trainer") or what == "lightning" for what in uses):
         without |= {"micro_batch_factor", "eval_micro_batch_factor", "precision", "gradient_checkpointing"}
+    if "mlx-lm" in uses:
+        without.discard("gradient_checkpointing")
     return without
 
 

@@ -41,7 +41,7 @@ class TreeUse:
 
 # Threads that libraries keep for themselves: they wake and sleep whatever the training does.
 SERVICE_THREADS = (
-    *("TMonitor", "_AsyncWriterThr"),  # of tqdm and tensorboard, by their Python class
+    *("TMonitor", "_RefreshThread", "_AsyncWriterThr"),  # of tqdm, rich and tensorboard, by their Python class
     *("jemalloc_bg", "gloo_tcp_loop", "pt_tcpstore", "pt_nccl", "cuda-Evt", "grpc_global_tim"),
 )
 _CRASH_LOOP_EXITS = 3  # in one window

@@ -23,12 +23,15 @@ if TYPE_CHECKING:  # imported by name when their library loads; listed here for 
         huggingface_hooks,
         lightning_hooks,
         loader_hooks,
+        mlx_hooks,
+        mlx_lm_hooks,
         torch_hooks,
         trainer_changes,
         trainer_hooks,
     )
 
-    HOOKS = (huggingface_hooks, lightning_hooks, loader_hooks, torch_hooks, trainer_changes, trainer_hooks)
+    HOOKS = (huggingface_hooks, lightning_hooks, loader_hooks, mlx_hooks, mlx_lm_hooks, torch_hooks)
+    TRAINER_HOOKS = (trainer_changes, trainer_hooks)
 
 # module -> "file:function" of this package, called with the module after it has loaded
 AFTER = {
@@ -57,6 +60,11 @@ AFTER = {
     "sentence_transformers.base.trainer": "trainer_changes:after_sentence_trainer",
     "sentence_transformers.trainer": "trainer_changes:after_sentence_trainer",
     "sentence_transformers.cross_encoder.trainer": "trainer_changes:after_sentence_trainer",
+    "mlx.core": "mlx_hooks:after_core",
+    "mlx.optimizers.optimizers": "mlx_hooks:after_optimizers",
+    "mlx.nn.layers.base": "mlx_hooks:after_module",
+    "mlx_lm.utils": "mlx_lm_hooks:after_utils",
+    "mlx_lm.tuner.trainer": "mlx_lm_hooks:after_trainer",
     "lightning.pytorch.trainer.trainer": "lightning_hooks:after_trainer",
     "pytorch_lightning.trainer.trainer": "lightning_hooks:after_trainer",
     "lightning.pytorch.loops.evaluation_loop": "lightning_hooks:after_evaluation_loop",
@@ -66,6 +74,7 @@ HEAVY = {
     *("torch", "transformers", "datasets", "accelerate", "peft", "trl", "sentence_transformers", "tokenizers"),
     *("lightning", "pytorch_lightning", "tensorflow", "jax", "sklearn", "pandas", "pyarrow", "torchvision", "faiss"),
     *("huggingface_hub", "bitsandbytes", "deepspeed", "unsloth", "scipy", "numba", "timm", "diffusers"),
+    *("mlx.core", "mlx_lm", "mlx_vlm"),
 }
 
 

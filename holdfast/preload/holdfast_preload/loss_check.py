@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any
+from typing import Any, Callable, Optional
 
 from holdfast_preload import event_writer
 from holdfast_preload.checkpoint_files import not_finite
@@ -41,9 +41,9 @@ class LossCheck:
         if self.bad_in_a_row >= self.patience:
             self.end(step, ", ".join(f"{name} {log[name]}" for name in ("loss", "grad_norm") if name in log))
 
-    def check_weights(self, model: Any, step: int) -> None:
-        """Raise if the weights about to be saved hold NaN or infinity."""
-        if _are_finite(model):
+    def check_weights(self, model: Any, step: int, are_finite: Optional[Callable[[Any], bool]] = None) -> None:
+        """Raise if the weights about to be saved hold NaN or infinity; `are_finite` for other libraries than torch."""
+        if (are_finite or _are_finite)(model):
             self.last_finite_step = max(self.last_finite_step, step)
         else:
             self.end(step, "weights that are NaN or infinite")

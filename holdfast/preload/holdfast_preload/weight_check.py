@@ -11,7 +11,7 @@ import atexit
 import sys
 import weakref
 from time import perf_counter
-from typing import Any
+from typing import Any, Callable
 
 from holdfast_preload import event_writer
 from holdfast_preload.beat_page import BEAT
@@ -33,6 +33,8 @@ class WeightCheck:
         self.last_finite_step = self.next_step = 0
         self._looked_at = 0
         self._is_armed = self._is_off = False
+        # of other libraries than torch: called with the devices to read, they return flags like torch's
+        self.readers: list[Callable[[tuple[str, ...]], list[bool]]] = []
         self._chosen: weakref.WeakKeyDictionary[Any, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()
         self._pending: list[tuple[int, Any, Any]] = []  # step, flag on the host, CUDA event after which it is valid
 
@@ -59,13 +61,15 @@ class WeightCheck:
         """Check, and report changes. CUDA's result is read by a later check, unless `may_wait`."""
         torch: Any = sys.modules.get("torch")
         step = self._looked_at = BEAT.step
-        if torch is None or not step or self._is_off or _is_capturing(torch):
+        if not step or self._is_off or (optimizers and _is_capturing(torch)):
             return
         try:
-            with torch.no_grad():
-                for flag in self._flags(torch, only):
-                    self._pending.append((step, *_to_host(torch, flag)))
-                self._read(may_wait)
+            if optimizers:
+                with torch.no_grad():
+                    for flag in self._flags(torch, only):
+                        self._pending.append((step, *_to_host(torch, flag)))
+            self._pending += [(step, flag, None) for read in self.readers for flag in read(only)]
+            self._read(may_wait)
         except Exception as error:
             self._is_off = True
             event_writer.write_once("hook_failed", where="weights", error=repr(error))
