@@ -37,7 +37,8 @@ def frame_rows(raw: RawFile) -> Iterator[Row]:
         with _understood(raw):
             frame = _sheet(path)[1]
         for number, row in enumerate(frame.iter_rows(named=True), start=2):
-            yield number, {name: _simple(value) for name, value in row.items()}
+            if any(value is not None and str(value).strip() for value in row.values()):  # blank rows are no rows
+                yield number, {name: _simple(value) for name, value in row.items()}
 
 
 def sheet_warnings(raw: RawFile) -> Iterator[DataWarning]:

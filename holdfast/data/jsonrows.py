@@ -33,7 +33,7 @@ def json_line_rows(raw: RawFile, bad: BadRows) -> Iterator[Row]:
             try:
                 value = decode(text)
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-                value = _with_nan(text)
+                value = _leniently(text)
                 if value is None:
                     bad.add(raw.path, number, "not-json", value=text, details={"error": _plain(error)})
                     continue
@@ -205,12 +205,12 @@ class _Stream:
         )
 
 
-def _with_nan(text: str) -> Any:
-    """Read JSON with NaN or Infinity, as Python writes them; None when it is broken in another way."""
-    if "NaN" not in text and "Infinity" not in text:
+def _leniently(text: str) -> Any:
+    """Read JSON with NaN or Infinity, or with a comma after it; None when it is broken in another way."""
+    if not text.endswith(",") and "NaN" not in text and "Infinity" not in text:
         return None
     try:
-        return json.loads(text)
+        return json.loads(text.removesuffix(","))
     except (ValueError, RecursionError):
         return None
 
