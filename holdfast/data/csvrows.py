@@ -77,7 +77,7 @@ def _records(raw: RawFile, dialect: Dialect, bad: BadRows) -> Iterator[tuple[int
     """Every record with its first and last line; blank lines are skipped."""
     csv.field_size_limit(max(csv.field_size_limit(), LINE_CHARACTERS))
     with open_text(raw) as file, reading(raw.path):
-        lines = text_lines(raw.path, file)
+        lines = text_lines(raw, file)
         skipped = 0
         if dialect.hint_line:
             next(lines)

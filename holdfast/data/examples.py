@@ -124,33 +124,31 @@ class ConversationRows:
     """Reads rows for a causal model: instruction, prompt and answer, messages, or text."""
 
     def __init__(self, layout: ColumnLayout):
-        self._layout = layout
         self._form = {"messages": self._messages, "text": self._plain}.get(layout.form, self._prompted)
+        columns = map(layout.column, ("text", "messages", "prompt", "answer", "context", "system", "history"))
+        self._text, self._turns, self._prompt, self._answer, self._context, self._system, self._earlier = columns
 
     def read(self, row: Mapping[str, object]) -> Example:
         """Make an example of a row."""
         return self._form(row)
 
     def _plain(self, row: Mapping[str, object]) -> Example:
-        column = self._layout.roles["text"][0]
-        text = text_of(row, column)
+        text = text_of(row, self._text or "")
         return Example(parts=(("text", text),), key=text)
 
     def _prompted(self, row: Mapping[str, object]) -> Example:
         """An instruction with an optional input below it, or a prompt, and the answer."""
-        column = self._layout.column
-        prompt_column, answer_column = column("prompt") or "", column("answer") or ""
-        prompt = _first_text(row, prompt_column, "prompt")
-        if context := optional_text(row, column("context")):
+        prompt = _first_text(row, self._prompt or "", "prompt")
+        if context := optional_text(row, self._context):
             prompt = f"{prompt}\n\n{context}"
-        answer = _first_text(row, answer_column, "answer")
+        answer = _first_text(row, self._answer or "", "answer")
         parts = [*self._history(row), ("user", prompt), ("assistant", answer)]
-        if system := optional_text(row, column("system")):
+        if system := optional_text(row, self._system):
             parts.insert(0, ("system", system))
         return Example(parts=tuple(parts), key=_key(parts))
 
     def _history(self, row: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-        column = self._layout.column("history")
+        column = self._earlier
         turns = row.get(column) if column else None
         for turn in turns if isinstance(turns, list) else ():
             if not isinstance(turn, list) or len(turn) != 2:
@@ -159,7 +157,7 @@ class ConversationRows:
             yield "assistant", plain_text(turn[1], column or "")
 
     def _messages(self, row: Mapping[str, object]) -> Example:
-        column = self._layout.roles["messages"][0]
+        column = self._turns or ""
         parts = read_messages(row.get(column), column)
         if not any(role == "assistant" for role, _ in parts):
             raise BadValue(column, row.get(column), "no-answer")

@@ -26,7 +26,7 @@ def json_line_rows(raw: RawFile, bad: BadRows) -> Iterator[Row]:
     """Read an object from each line; any other line is a bad row."""
     decode = msgspec.json.Decoder().decode
     with open_text(raw) as file, reading(raw.path):
-        for number, line in enumerate(text_lines(raw.path, file), start=1):
+        for number, line in enumerate(text_lines(raw, file), start=1):
             text = line.strip(_SPACE)
             if not text:
                 continue

@@ -5,6 +5,7 @@ a long one is split into pieces, so nothing is lost.
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Collection
 from pathlib import Path
 
@@ -162,12 +163,9 @@ class ConversationWriter(_CausalWriter):
 def learned(starts: list[int], spans: list[Span]) -> bytearray:
     """A flag for each token: 1 if it starts inside a span. The spans are in order."""
     flags = bytearray(len(starts))
-    ahead = iter(spans)
-    begin, end = next(ahead, (0, 0))
-    for at, start in enumerate(starts):
-        while start >= end and (following := next(ahead, None)):
-            begin, end = following
-        flags[at] = begin <= start < end
+    for begin, end in spans:
+        first, last = bisect_left(starts, begin), bisect_left(starts, end)
+        flags[first:last] = b"\1" * (last - first)
     return flags
 
 

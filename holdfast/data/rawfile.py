@@ -55,6 +55,7 @@ class RawFile:
     encoding: Choice[str]
     damaged: int = 0  # bytes that do not belong to the encoding
     zeros: int = 0  # NUL bytes
+    has_endless_line: bool = False
 
 
 def look_at(path: Path, encoding: str | None = None, on_progress: Progress = no_progress) -> RawFile:
@@ -62,6 +63,7 @@ def look_at(path: Path, encoding: str | None = None, on_progress: Progress = no_
     check_is_file(path)
     size = path.stat().st_size if not _is_gzip(path) else None
     digest, census, head, count, zeros = hashlib.sha256(), EncodingCensus(), bytearray(), 0, 0
+    line, longest = 0, 0  # bytes since the last end of a line, seen at the ends of chunks
     with open_bytes(path) as file, reading(path):
         while chunk := file.read(_CHUNK_BYTES):
             if len(head) < HEAD_BYTES:
@@ -70,6 +72,8 @@ def look_at(path: Path, encoding: str | None = None, on_progress: Progress = no_
             census.feed(chunk)
             count += len(chunk)
             zeros += chunk.count(0)
+            line = len(chunk) - end - 1 if (end := chunk.rfind(b"\n")) >= 0 else line + len(chunk)
+            longest = max(longest, line)
             on_progress(f"reading {path.name}", count, size, "bytes")
     if not count:
         raise RequestError(f"{path} is empty", found="0 bytes", try_next=("use a file with a header and rows",))
@@ -87,6 +91,7 @@ def look_at(path: Path, encoding: str | None = None, on_progress: Progress = no_
         encoding=chosen,
         damaged=census.damaged if chosen.value in ("utf-8", "utf-8-sig") else 0,
         zeros=zeros,
+        has_endless_line=longest >= LINE_CHARACTERS // 2,
     )
 
 
@@ -139,8 +144,12 @@ def open_text(raw: RawFile) -> IO[str]:
     )
 
 
-def text_lines(path: Path, file: IO[str]) -> Iterator[str]:
+def text_lines(raw: RawFile, file: IO[str]) -> Iterator[str]:
     """Read lines with their ends; refuse one that would not fit in memory."""
+    return _bounded_lines(raw.path, file) if raw.has_endless_line else iter(file)
+
+
+def _bounded_lines(path: Path, file: IO[str]) -> Iterator[str]:
     number = 0
     while line := file.readline(LINE_CHARACTERS):
         number += 1

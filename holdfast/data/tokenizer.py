@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from holdfast.core.errors import RequestError, install
@@ -52,9 +53,14 @@ class WordCache:
     def __init__(self, tokenizer: Any):
         self._tokenizer = tokenizer
         self._ids: dict[str, list[int]] = {"": []}
+        self._lock = Lock()  # queries and passages are encoded in threads of their own
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of some texts, without special tokens."""
+        with self._lock:
+            return self._encode(texts)
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         # Only what every BERT tokenizer treats as a space separates words; rarer spaces are left to the library.
         words = [text.replace("\n", " ").replace("\t", " ").replace("\r", " ").split(" ") for text in texts]
         if len(self._ids) > _MOST_WORDS:

@@ -1,6 +1,7 @@
 """The tokens are those of the library, however they are computed."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -76,3 +77,14 @@ def test_the_cache_stays_small(bert_folder, monkeypatch):
 def test_batches_are_bounded_by_number_and_by_characters():
     assert [len(batch) for batch in batches("a" for _ in range(2500))] == [1000, 1000, 500]
     assert [len(batch) for batch in batches(["x" * 1_500_000] * 3)] == [2, 1]
+
+
+def test_two_threads_share_the_cache(bert_folder, monkeypatch):
+    monkeypatch.setattr("holdfast.data.tokenizer._MOST_WORDS", 3)
+    monkeypatch.setattr("holdfast.data.tokenizer._LONGEST_WORD", 4)
+    tokens = ModelTokenizer(bert_folder)
+    texts = [f"film bridges{number} tower house {number} bridges" for number in range(40)]
+    expected = [encoding.ids for encoding in tokens.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: tokens.encode(texts), range(200)):
+            assert found == expected
