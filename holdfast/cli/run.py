@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from holdfast.core.artifacts import to_json
 from holdfast.core.settings import DEFAULT_MAX_ATTEMPTS, SETTINGS
@@ -109,10 +108,10 @@ def run(
 
 def foreground(run_folder: Path, spec: "RunSpec", *, as_json: bool, quiet: bool, verbose: bool) -> None:
     """Supervise here, show what happens, and exit with the run's exit code."""
-    from holdfast.cli.screen import RunView, Screen
+    from holdfast.cli.screen import RunView, Screen, result_fields
     from holdfast.core.events import RunOpened
     from holdfast.runs.member import take_part
-    from holdfast.runs.state import read_state
+    from holdfast.runs.state import read_state, with_result
     from holdfast.runs.stop_signals import asked_by_signals
     from holdfast.runs.supervise import StopRequest
     from holdfast.runs.wording import Line, clean, closing_lines, typed_path
@@ -127,8 +126,9 @@ def foreground(run_folder: Path, spec: "RunSpec", *, as_json: bool, quiet: bool,
             result = take_part(run_folder, spec, view, stop=stop)
     finally:
         view.close()
+    state = with_result(read_state(run_folder, is_supervised=False), result)
     if as_json:
-        click.echo(to_json({"run": run_folder, **msgspec.to_builtins(result)}))
-    for line in closing_lines(read_state(run_folder, is_supervised=False), with_cause=False):
+        click.echo(to_json(result_fields(state)))
+    for line in closing_lines(state, with_cause=False):
         screen.line(line)
     raise SystemExit(result.exit_code)

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.cli.output import put, put_bytes
@@ -312,6 +313,12 @@ def status_fields(state: RunState) -> dict[str, object]:
         "here": machines_text(state.waiting) if state.waiting else "",
         "sentence": headline(state),
     }
+
+
+def result_fields(state: RunState) -> dict[str, object]:
+    """What `train --json` and `run --json` print at the end."""
+    result = msgspec.to_builtins(state.records.result)
+    return {"run": state.folder, **(result or {}), "sentence": headline(state)}
 
 
 def wrapped(line: Line, columns: int) -> list[str]:

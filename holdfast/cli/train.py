@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from holdfast.cli.output import put
 from holdfast.cli.setting_options import ShortHelp, is_given, show_all, with_settings
@@ -101,8 +100,8 @@ def resume_here(run: Path, *, as_json: bool = False, quiet: bool = False, verbos
 
 
 def _show(run: Path, screen: "Screen", view: "RunView | EventLines", *, as_json: bool, as_lines: bool) -> None:
-    from holdfast.cli.screen import Screen
-    from holdfast.runs.state import read_state
+    from holdfast.cli.screen import Screen, result_fields
+    from holdfast.runs.state import read_state, with_result
     from holdfast.runs.stop_signals import asked_by_signals, exit_code_of
     from holdfast.runs.train_run import resume_train
     from holdfast.runs.wording import Line, closing_lines, typed_path
@@ -115,12 +114,13 @@ def _show(run: Path, screen: "Screen", view: "RunView | EventLines", *, as_json:
         raise SystemExit(exit_code_of(asked)) from None
     finally:
         view.close()
+    state = with_result(read_state(run, is_supervised=False), result)
     if as_json or as_lines:
-        outcome = {"run": run, **msgspec.to_builtins(result)}
-        click.echo(to_json(outcome) if as_json else json.dumps({"event": "result", "result": to_plain(outcome)}))
+        fields = result_fields(state)
+        click.echo(to_json(fields) if as_json else json.dumps({"event": "result", "result": to_plain(fields)}))
     else:
         ending = Screen()  # also with -q
-        for line in closing_lines(read_state(run, is_supervised=False), with_cause=False):
+        for line in closing_lines(state, with_cause=False):
             ending.line(line)
     raise SystemExit(result.exit_code)
 

@@ -166,9 +166,21 @@ def printed_error(error: HoldfastError) -> dict[str, object]:
     }
 
 
-def error_record(error: HoldfastError) -> dict[str, Any]:
-    """An error as files and other processes of ours keep it; `read_error` reads it back."""
-    record = _ErrorRecord(
+class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An error as files and other processes of ours keep it."""
+
+    what: str
+    found: str = ""
+    try_next: list[Advice] = []
+    slug: str = ""
+    setting: str = ""
+    problems: list[Problem] = []
+    exit_code: int = 0
+
+
+def as_record(error: HoldfastError) -> ErrorRecord:
+    """An error as a record; `from_record` turns it back."""
+    return ErrorRecord(
         what=error.what,
         found=error.found,
         try_next=list(error.try_next),
@@ -177,13 +189,21 @@ def error_record(error: HoldfastError) -> dict[str, Any]:
         problems=list(error.problems),
         exit_code=error.exit_code,
     )
-    plain: dict[str, Any] = msgspec.to_builtins(record)
+
+
+def error_record(error: HoldfastError) -> dict[str, Any]:
+    """An error as plain JSON; `read_error` reads it back."""
+    plain: dict[str, Any] = msgspec.to_builtins(as_record(error))
     return plain
 
 
 def read_error(plain: Mapping[str, Any]) -> HoldfastError:
     """The error that `error_record` wrote."""
-    record = msgspec.convert(plain, _ErrorRecord)
+    return from_record(msgspec.convert(plain, ErrorRecord))
+
+
+def from_record(record: ErrorRecord) -> HoldfastError:
+    """The error that a record keeps."""
     kinds = {kind.exit_code: kind for kind in (RequestError, MachineError, FallbacksFailed)}
     return kinds.get(record.exit_code, HoldfastError)(
         record.what,
@@ -193,16 +213,6 @@ def read_error(plain: Mapping[str, Any]) -> HoldfastError:
         setting=record.setting,
         problems=record.problems,
     )
-
-
-class _ErrorRecord(msgspec.Struct, frozen=True, kw_only=True):
-    what: str
-    found: str = ""
-    try_next: list[Advice] = []
-    slug: str = ""
-    setting: str = ""
-    problems: list[Problem] = []
-    exit_code: int = 0
 
 
 def _value_text(advice: Action) -> str:

@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.core import runfolder
 from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.core.errors import ErrorRecord
 from holdfast.core.evidence import Cause, Decision, Diagnosis
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
 from holdfast.core.observations import AnyObservation, ExitStatus, known_only
@@ -346,7 +347,7 @@ class LeaseNotice(SupervisorNotice, frozen=True, kw_only=True):
     stops: int = 0  # how often
     result: RunEnd | None = None  # of the whole run, with what follows
     exit_code: int | None = None
-    sentence: str = ""
+    error: ErrorRecord | None = None  # why no attempt could begin
 
 
 class MemberNotice(SupervisorNotice, frozen=True, kw_only=True):
@@ -398,7 +399,8 @@ class Result(Record, frozen=True, kw_only=True):
 
     state: RunEnd
     exit_code: int = 0
-    sentence: str = ""
+    error: ErrorRecord | None = None  # why no attempt could begin
+    has_left: bool = False  # this machine left a run of several, which continues when enough machines are here
     attempts: int = 0
     seconds: float = 0.0  # of all attempts, also under earlier supervisors; without the wait for machines
     child_exit_code: int | None = None

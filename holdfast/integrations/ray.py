@@ -4,7 +4,7 @@
 
     task = run_command.options(num_gpus=1).remote(["python", "train.py"], out="/shared/runs/one", cwd="/shared")
     result = ray.get(task)
-    result["state"], result["sentence"]     # "finished", "finished in 2 attempts, 600 steps"
+    result["state"], result["sentence"]     # "finished", "Finished in 47 s after 1 failed attempt, 60 steps."
 
 The run's folder must be on shared storage. If a machine is lost, Ray restarts the task on another one, and the run
 continues from its folder. `ray.cancel(task)` lets the run save and stop. A failed run is reported in its result; a
@@ -20,20 +20,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import ray
 
-from holdfast.core.artifacts import read_artifact
 from holdfast.core.events import Event
-from holdfast.core.runfolder import REQUEST, RESULT
+from holdfast.core.runfolder import REQUEST
 from holdfast.core.setting_values import make_request as make_train_request
 from holdfast.runs.command import command_spec, make_request
 from holdfast.runs.event_wording import event_lines
 from holdfast.runs.join import has_finished, join_folder
 from holdfast.runs.lease import AlreadyHeld
 from holdfast.runs.new_train import start_train
+from holdfast.runs.state import read_state
 from holdfast.runs.stop_signals import asked_by_signals
 from holdfast.runs.supervise import Result, StopRequest, supervise
 from holdfast.runs.train_run import Guard, resume_train
+from holdfast.runs.wording import headline
 
 MAX_RETRIES = 100  # machines and workers that may be lost; how often the run itself may fail is Holdfast's to count
 _LOOK_SECONDS = 5.0
@@ -88,7 +90,8 @@ def _end(run: Path, go_on: Callable[[Guard], Result]) -> dict[str, Any]:
         if result.state == "stopped":
             raise KeyboardInterrupt  # which is how a cancelled task ends
         break
-    return {"run": str(run), **read_artifact(run / RESULT)}
+    state = read_state(run, is_supervised=False)
+    return {"run": str(run), **msgspec.to_builtins(state.records.result), "sentence": headline(state)}
 
 
 @contextlib.contextmanager

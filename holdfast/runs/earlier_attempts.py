@@ -8,7 +8,6 @@ the settings it had last.
 import contextlib
 import itertools
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from holdfast.core.evidence import Decision
 from holdfast.core.observations import LeftProcess
 from holdfast.core.plan import Fallback, Reason
 from holdfast.core.records import AttemptStart, Changes, Interruption, Outcome, read_record, write_record
-from holdfast.core.runfolder import EVENTS, SAMPLES, START, attempt_folder, attempt_folders
+from holdfast.core.runfolder import EVENTS, SAMPLES, START, attempt_folders
 from holdfast.supervisor.ending import end_tree
 from holdfast.supervisor.members import find_member, read_root
 from holdfast.supervisor.outcome import newest_beat
@@ -91,24 +90,6 @@ def end_leftovers(run: Path) -> tuple[LeftProcess, ...]:
     if folders and not read_record(folders[-1], Outcome):
         _close_cut_off(folders[-1], collect)
     return tuple(ended)
-
-
-def stopped_words(run: Path, outcome: Outcome) -> str:
-    """Where the run was stopped: an attempt that was still loading does not say how far earlier ones came."""
-    if outcome.step_reached:
-        return f"stopped at step {outcome.step_reached}"
-    if not outcome.number:
-        return "stopped before the first attempt"
-    before = newest_step(attempt_folder(run, number) for number in range(outcome.number - 1, 0, -1))
-    phase = f" in phase {outcome.phase}" if outcome.phase else ""
-    reached = f"; the previous attempt reached step {before}" if before else ""
-    return f"stopped{phase}, before the first step of attempt {outcome.number}{reached}"
-
-
-def newest_step(attempts: Iterable[Path]) -> int:
-    """The step that the first of these attempts with any step had reached."""
-    reached = (newest_beat(attempt)[1] for attempt in attempts)
-    return next((step for step in reached if step), 0)
 
 
 def _close_cut_off(attempt: Path, report: EventSink) -> Outcome:

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from holdfast.core.disk_space import cannot_write
 from holdfast.core.env import lease_seconds, node_name
-from holdfast.core.errors import HoldfastError, RequestError
+from holdfast.core.errors import HoldfastError, RequestError, as_record
 from holdfast.core.event_log import EventSink
 from holdfast.core.events import Event, LeaderAwaited, StorageRestored, StorageTrouble
 from holdfast.core.notice import NoticeWriter, Seen
@@ -287,10 +287,10 @@ def hold(
             raise cannot_write(run, error) from error
         yield lease
     except KeyboardInterrupt as asked:
-        last = {"exit_code": exit_code_of(asked), "result": "stopped", "sentence": "stopped before an attempt began"}
+        last = {"exit_code": exit_code_of(asked), "result": "stopped"}
         raise
     except HoldfastError as error:
-        last = {"exit_code": error.exit_code, "sentence": error.what + (f": {error.found}" if error.found else "")}
+        last = {"exit_code": error.exit_code, "error": as_record(error)}
         raise
     finally:
         if lease:

@@ -222,7 +222,7 @@ class _Member:
         return Result(
             state=notice.result or "failed",
             exit_code=exit_code,
-            sentence=f"{notice.sentence} (led by {notice.node})",
+            error=notice.error,
             attempts=self._done,
             seconds=round(time.monotonic() - self._begun, 3),
         )
@@ -232,7 +232,7 @@ class _Member:
         return Result(
             state="stopped",
             exit_code=code,
-            sentence=f"{self._me} left the run; it continues when enough machines are here",
+            has_left=True,
             attempts=self._done,
             seconds=round(time.monotonic() - self._begun, 3),
         )

@@ -15,10 +15,11 @@ from typing import NamedTuple
 from holdfast.core.errors import FallbacksFailed, HoldfastError, MachineError, RequestError
 from holdfast.core.event_log import EventSink, EventTail, read_events
 from holdfast.core.events import CheckpointSaved, Evaluated, Event, StepDone
-from holdfast.core.records import Changes, FirstSteps, Result
-from holdfast.core.runfolder import EVENTS
+from holdfast.core.records import Changes, FirstSteps, Outcome, Result, read_record
+from holdfast.core.runfolder import EVENTS, attempt_folders
 from holdfast.core.settings import EngineSettings
 from holdfast.planning.ladders import engine_ladder
+from holdfast.runs.cause_wording import outcome_text
 from holdfast.runs.engine_child import EngineChildren
 from holdfast.runs.state import peak_bytes
 from holdfast.runs.supervise import RunSpec, supervise
@@ -138,7 +139,12 @@ def _refused(run: Path, result: Result) -> HoldfastError:
     kind = kinds.get(result.exit_code, FallbacksFailed)
     return kind(
         "training fails on the longest examples, before the first step completes",
-        found=f"{result.sentence}; the evidence is in {run}",
+        found=f"{_cause(run)}; the evidence is in {run}",
         try_next=result.remedies[:3],
         slug="" if result.slug == "unknown" else result.slug,
     )
+
+
+def _cause(run: Path) -> str:
+    outcomes = [read_record(attempt, Outcome) for attempt in reversed(attempt_folders(run))]
+    return next((text for one in outcomes if one and (text := outcome_text(one))), "no cause was recorded")

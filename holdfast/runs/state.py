@@ -62,6 +62,7 @@ __all__ = [
     "read_state",
     "read_whole_state",
     "watch",
+    "with_result",
 ]
 
 _MOST_POINTS = 4000  # of one curve; a chart draws 500
@@ -240,6 +241,11 @@ def _read_once(reader: "RunReader", is_supervised: bool | None) -> RunState:
         if reader.is_sure or is_supervised is not None:
             return state
         time.sleep(_WATCH_SECONDS)
+
+
+def with_result(state: RunState, result: Result) -> RunState:
+    """The state as this process saw the run end; on a machine that left the run, its folder says otherwise."""
+    return replace(state, records=replace(state.records, result=result))
 
 
 def watch(run: Path) -> Iterator[RunState]:

@@ -49,15 +49,13 @@ from holdfast.core.plan import DUMP_STACKS, Reason
 from holdfast.core.records import AttemptStart, Changes, Outcome, Result, RunEnd, read_record, write_record
 from holdfast.core.runfolder import RESULT, STACKS, attempt_folder
 from holdfast.core.settings import DEFAULT_MAX_ATTEMPTS
-from holdfast.core.text import plural
 from holdfast.planning.ladder import Ladder, choose_fallback
-from holdfast.runs.cause_wording import outcome_text, with_own_command
-from holdfast.runs.earlier_attempts import EarlierAttempts, read_earlier, stopped_words
+from holdfast.runs.cause_wording import with_own_command
+from holdfast.runs.earlier_attempts import EarlierAttempts, read_earlier
 from holdfast.runs.lease import Lease, hold
 from holdfast.runs.peers import Peers
 from holdfast.runs.run_events import RunEvents
 from holdfast.runs.run_memory import RunMemory
-from holdfast.runs.wording import reason_text
 from holdfast.supervisor.attempt import CallOff, StopRequest, run_attempt
 from holdfast.supervisor.budgets import STEP_FLOOR_SECONDS, Budgets
 from holdfast.supervisor.child import Launch
@@ -243,27 +241,19 @@ class _Supervision:
         return "end" if self._lease.is_lost else ""
 
     def _finished(self, outcome: Outcome) -> Result:
-        tries = f" in {plural(outcome.number, 'attempt')}" if outcome.number > 1 else ""
-        # A loop that does not report its total counts from where it began this time.
-        part = " in the last" if outcome.number > 1 and not outcome.steps else ""
-        steps = f", {outcome.step_reached} steps{part}" if outcome.step_reached else ""
         if self._memory and not outcome.cause:
             changes = {name: value for name, value in outcome.changes.items() if name not in outcome.ineffective}
             self._memory.remember(self._spec.memory_key, self._spec.words, changes, outcome.number, self._learnt)
         if self._spec.clean_up:
             self._spec.clean_up(self._run)
-        but = f", but {text}" if (text := outcome_text(outcome)) else ""
-        return self._end("finished", 0, f"finished{tries}{steps}{but}", outcome, slug=outcome.diagnosis or "")
+        return self._end("finished", 0, outcome, slug=outcome.diagnosis or "")
 
     def _stopped(self, outcome: Outcome) -> Result:
         code = 128 + self._stop.signal if self._stop.signal else 130
-        return self._end("stopped", code, stopped_words(self._run, outcome), outcome)
+        return self._end("stopped", code, outcome)
 
     def _failed(self, outcome: Outcome, diagnosis: Diagnosis, decision: Decision) -> Result:
-        cause, attempt = outcome_text(outcome), attempt_folder(self._run, outcome.number)
-        if diagnosis.slug == "unknown" and outcome.error:
-            cause = outcome.error + (f" ({outcome.place})" if outcome.place else "")
-        sentence = f"failed after {plural(outcome.number, 'attempt')}: {cause}; {reason_text(decision.reason)}"
+        attempt = attempt_folder(self._run, outcome.number)
         stacks = attempt / STACKS
         remedies = tuple(
             f"read the stacks in {stacks}" if remedy.command == DUMP_STACKS and stacks.exists() else advice
@@ -272,13 +262,12 @@ class _Supervision:
         )
         refused = engine_error(attempt)
         own = tuple(advice_text(advice) for advice in refused.try_next) if refused else ()
-        return self._end("failed", decision.exit_code, sentence, outcome, own + remedies, diagnosis.slug)
+        return self._end("failed", decision.exit_code, outcome, own + remedies, diagnosis.slug)
 
     def _end(
         self,
         state: RunEnd,
         exit_code: int,
-        sentence: str,
         outcome: Outcome,
         remedies: tuple[str, ...] = (),
         slug: str = "",
@@ -286,7 +275,6 @@ class _Supervision:
         result = Result(
             state=state,
             exit_code=exit_code,
-            sentence=sentence,
             attempts=outcome.number,
             seconds=round(self._earlier_seconds + time.monotonic() - self._begun, 3),
             child_exit_code=outcome.exit_code,
@@ -297,7 +285,7 @@ class _Supervision:
         if self._spec.describe_result:
             result = self._spec.describe_result(result)
         self._report(_ENDED[state](exit_code=exit_code))
-        self._lease.say(result=state, exit_code=exit_code, sentence=sentence)  # for the other machines
+        self._lease.say(result=state, exit_code=exit_code)  # for the other machines
         _keep(self._run, result)
         return result
 

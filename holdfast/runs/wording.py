@@ -225,6 +225,8 @@ def headline(state: RunState, *, with_cause: bool = True) -> str:
             return _finished(state)
         case "failed":
             return _failed(state, with_cause)
+        case "stopped" if state.records.result and state.records.result.has_left:
+            return "This machine left the run, which continues when enough machines are here."
         case "stopped" if state.records.result:
             return sentence(f"stopped {_where(state)}")
         case "stopped" if not state.records.request:
@@ -255,8 +257,8 @@ def _failed(state: RunState, with_cause: bool) -> str:
     """The cause, and why nothing more is tried."""
     attempt = state.attempt
     if attempt is None:
-        result = state.records.result
-        return sentence((result.sentence if result else "") or "failed before the first attempt")
+        error = state.records.result.error if state.records.result else None
+        return sentence(error.what if error else "failed before the first attempt")
     cause = (
         f": {short_cause_text(attempt.cause) or cause_text(attempt) or 'no cause was recorded'}" if with_cause else ""
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.runs.cause_wording import outcome_text
 from tests.lab.supervised import supervise
 
 pytestmark = [
@@ -21,7 +22,7 @@ def test_crash_after_the_last_line_counts_as_finished(tmp_path, how):
     assert (tmp_path / "model").read_text() == "the model"
     assert [(one.outcome, one.exit_code, one.diagnosis) for one in ended.outcomes] == [("finished", -6, "exit-crash")]
     assert ended.outcomes[0].cause.exit.signal == "SIGABRT"
-    assert "SIGABRT" in ended.result["sentence"]
+    assert "SIGABRT" in outcome_text(ended.outcomes[-1])
     assert "explain exit-crash" in ended.output
 
 
@@ -32,7 +33,7 @@ def test_exit_handler_crash_comes_after_the_last_line(tmp_path):
     assert ended.exit_code == 0
     assert [(one.exit_code, one.phase) for one in ended.outcomes] == [(-6, "end")]
     assert ended.outcomes[0].cause.exit.signal == "SIGABRT"
-    assert "SIGABRT" in ended.result["sentence"]
+    assert "SIGABRT" in outcome_text(ended.outcomes[-1])
 
 
 @pytest.mark.parametrize("how", ["raises", "1", "exits"])

@@ -11,6 +11,7 @@ import pytest
 from holdfast.core.event_log import read_events
 from holdfast.core.events import ProcessesEnded
 from holdfast.core.runfolder import CHILD, EVENTS, OUTPUT
+from holdfast.runs.cause_wording import outcome_text
 from holdfast.runs.state import read_state
 from holdfast.supervisor.members import find_member
 from tests.lab.supervised import Supervised, start, supervise
@@ -68,7 +69,7 @@ def test_deliberate_exit_shows_the_programs_message(tmp_path, name, said):
     ended = run_program(tmp_path, name)
     assert (ended.exit_code, len(ended.outcomes)) == (1, 1)
     assert ended.outcomes[0].diagnosis == "script-exit"
-    assert f": {said})" in ended.result["sentence"]
+    assert f": {said})" in outcome_text(ended.outcomes[-1])
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_a_program_that_is_not_there_has_decided_nothing(tmp_path, words, code, 
     ended = supervise(tmp_path / "run", PYTHON, *words)
     assert (ended.exit_code, len(ended.outcomes)) == (code, 1)
     assert ended.outcomes[0].diagnosis == "program-missing"
-    assert said in ended.result["sentence"]
+    assert said in outcome_text(ended.outcomes[-1])
 
 
 @pytest.mark.parametrize("leaves", ["sys.exit(1)", "sys.exit(-1)", "sys.exit('')", "raise SystemExit(3)"])
@@ -104,7 +105,7 @@ def test_exit_handler_crash_keeps_the_deliberate_exit(tmp_path):
     assert (ended.exit_code, len(ended.outcomes)) == (4, 1)
     assert ended.outcomes[0].diagnosis == "script-exit"
     assert ended.outcomes[0].cause.exit.signal == "SIGABRT"
-    assert ": no rows;" in ended.result["sentence"]
+    assert "no rows" in outcome_text(ended.outcomes[-1])
 
 
 def test_command_that_kills_itself_immediately_is_given_up(tmp_path):

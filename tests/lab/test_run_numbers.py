@@ -26,7 +26,7 @@ def _said(done: Supervised) -> str:
         words = [sys.executable, "-m", "holdfast", *map(str, command)]
         yield subprocess.run(words, capture_output=True, text=True, check=True).stdout
     yield (done.run / "page.html").read_text()
-    yield done.result["sentence"]
+    yield outcome_text(done.outcomes[-1])
     yield done.output
 
 
@@ -65,7 +65,7 @@ def test_recovering_nan_loops_are_left_alone(tmp_path, kind):
     done = supervise(tmp_path / "run", *LOOP, tmp_path / "out.pt", kind)
     assert done.exit_code == 0, done.output
     assert outcome_text(done.outcomes[0]) == ""
-    assert "NaN" not in done.result["sentence"]
+    assert "NaN" not in outcome_text(done.outcomes[-1])
     if kind != "healed":
         assert "NaN" not in done.output
     if kind == "scaled":

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from holdfast.runs.cause_wording import outcome_text
 from tests.lab.supervised import SCRIPTS, finish, start, supervise, wait_for_step, weights
 
 pytestmark = pytest.mark.lab
@@ -129,5 +130,5 @@ def test_script_bug_is_reported_after_one_retry(tmp_path):
     done = supervise(tmp_path / "run", sys.executable, SCRIPT, tmp_path / "out", FAULT="value error")
     assert done.exit_code == 4
     assert len(done.outcomes) == 2
-    assert "ValueError: the batch is odd" in done.result["sentence"]
+    assert "ValueError: the batch is odd" in outcome_text(done.outcomes[-1])
     assert "ValueError: the batch is odd" in done.output

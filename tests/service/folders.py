@@ -60,15 +60,15 @@ def write_folder(folder: Path, state: str, *, steps: int = 40) -> None:
         metrics = {"accuracy": 0.9, "macro_f1": 0.88, "loss": 0.3}
         _json(folder / "metrics.json", {"validation": metrics, "test": metrics, "step": steps, "steps": steps})
         write_record(folder, Mistakes(split="test", labels=(WrongLabels(text=EVIL, expected=("a",), row=3),)))
-        write_record(folder, Result(state="finished", exit_code=0, sentence="", attempts=1, seconds=61.0))
+        write_record(folder, Result(state="finished", exit_code=0, attempts=1, seconds=61.0))
         (folder / "report.html").write_text("<!doctype html><title>report</title><style>p{color:red}</style>")
         (folder / "model").mkdir()
         (folder / "model" / "model.safetensors").write_bytes(b"weights" * 1000)
         _json(folder / "model" / "config.json", {"model_type": "bert"})
     elif state == "stopped":
-        write_record(folder, Result(state="stopped", exit_code=143, sentence="", attempts=1, seconds=61.0))
+        write_record(folder, Result(state="stopped", exit_code=143, attempts=1, seconds=61.0))
     elif state == "failed":
-        failed = Result(state="failed", exit_code=4, sentence=EVIL, attempts=1, seconds=61.0, slug="host-oom")
+        failed = Result(state="failed", exit_code=4, attempts=1, seconds=61.0, slug="host-oom")
         write_record(folder, failed)
     elif state == "corrupt":
         (folder / "result.json").write_text('{"state": "fini')

@@ -61,7 +61,7 @@ class Stage:
 
     def ends(self, state: str, code: int = 0, **more):
         def act(agent):
-            result = Result(state=state, exit_code=code, sentence="", attempts=1, seconds=61.0, **more)
+            result = Result(state=state, exit_code=code, attempts=1, seconds=61.0, **more)
             write_record(self.folder, result)
             return code
 

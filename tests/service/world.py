@@ -80,7 +80,7 @@ def write_run(run):
     write_artifact(run, "request.json", {"kind": "train", "data": "/somewhere/bank.csv"})
     write_plan(run)
     write_artifact(run, "metrics.json", {"test": {"accuracy": 0.9}, "validation": {"accuracy": float("nan")}})
-    write_record(run, Result(state="finished", exit_code=0, sentence="", attempts=2, seconds=3.0))
+    write_record(run, Result(state="finished", exit_code=0, attempts=2, seconds=3.0))
     log(run / "events.jsonl", ev.StorageTrouble(error=f"with {HUB_TOKEN}"))
     attempt(run, 1, "died", 2)
     attempt(run, 2, "finished", 4)

@@ -63,7 +63,6 @@ RECORDS = (
     Result(
         state="finished",
         exit_code=0,
-        sentence="finished",
         attempts=1,
         seconds=3.0,
         kind="train",

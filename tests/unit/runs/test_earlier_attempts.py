@@ -1,10 +1,9 @@
 """What earlier supervisors of a run left: how long they trained, and what a short life says of a plan."""
 
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.records import AttemptStart, Outcome, read_record, write_record
-from holdfast.core.runfolder import BEAT, EVENTS, OUTCOME, attempt_folder
-from holdfast.runs.earlier_attempts import read_earlier, read_pauses, stopped_words
+from holdfast.core.runfolder import EVENTS, OUTCOME, attempt_folder
+from holdfast.runs.earlier_attempts import read_earlier, read_pauses
 from holdfast.supervisor.outcome import tried_of
 
 
@@ -45,12 +44,3 @@ def test_interrupted_attempt_is_not_an_early_kill(tmp_path):
 def test_attempt_without_events_has_no_time(tmp_path):
     write_record(begin_attempt(tmp_path, 1), AttemptStart(number=1, started=50.0))
     assert read_earlier(tmp_path, lambda event: None).seconds == 0.0
-
-
-def test_where_a_run_was_stopped_is_worded(tmp_path):
-    BeatWriter(begin_attempt(tmp_path, 1) / BEAT).enter("step", 40, 60)
-    stopped = [Outcome(number=0, outcome="stopped"), Outcome(number=2, outcome="stopped", phase="load")]
-    assert [stopped_words(tmp_path, outcome) for outcome in stopped] == [
-        "stopped before the first attempt",
-        "stopped in phase load, before the first step of attempt 2; the previous attempt reached step 40",
-    ]

@@ -25,11 +25,11 @@ def leave(run, **said):
 
 
 def test_released_lease_is_followed_by_the_next(tmp_path):
-    take_lease(tmp_path).close(sentence="done")
+    take_lease(tmp_path).close(exit_code=7)
     second = take_lease(tmp_path)
     second.close()
     assert second.number == 2
-    assert read_notice(tmp_path / LEASES / "000001" / NOTICE, LeaseNotice).said.sentence == "done"
+    assert read_notice(tmp_path / LEASES / "000001" / NOTICE, LeaseNotice).said.exit_code == 7
 
 
 def test_local_supervisor_is_named_without_waiting(tmp_path):

@@ -19,7 +19,7 @@ PLAN = RunPlan(
     settings=EngineSettings(task="classify", model="/m", prepared="/p", run="/r"),
     memory=MemoryEstimate(need_bytes=0, libraries_bytes=0),
 )
-FINISHED = Result(state="finished", exit_code=0, sentence="finished, 9 steps", attempts=1, seconds=12.0)
+FINISHED = Result(state="finished", exit_code=0, attempts=1, seconds=12.0)
 
 
 def write_events(path: Path, *events: Event) -> None:
