@@ -1,7 +1,7 @@
 """`holdfast jobs`: runs of a job service, from any machine. `submit` has the options of `train` except paths."""
 
 import json
-import sys
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from holdfast.cli.screen import Screen, bar, cut, width, wrapped
+from holdfast.cli.screen import Screen, cut, run_lines
 from holdfast.cli.server import (
     Json,
     Server,
+    error_of,
     find_dataset,
     find_server,
     is_in_the_open,
@@ -23,13 +24,12 @@ from holdfast.cli.server import (
 from holdfast.cli.setting_options import GroupedHelp, is_given, with_settings
 from holdfast.core.artifacts import to_json
 from holdfast.core.env import service_home, service_variable
-from holdfast.core.errors import FallbacksFailed, RequestError
+from holdfast.core.errors import FallbacksFailed, RequestError, render_error
 from holdfast.core.setting_values import read_toml
 from holdfast.core.settings import OPEN_SETTINGS
 from holdfast.core.text import human_bytes, human_seconds, plural
-from holdfast.runs.observation_wording import phase_text
-from holdfast.runs.state import AttemptState
-from holdfast.runs.wording import attempt_lines, clean, numbers_text, scores_text
+from holdfast.runs.state_values import from_snapshot
+from holdfast.runs.wording import brief_text, clean, numbers_text
 
 _STATES = ("queued", "running", "planned", "finished", "failed", "stopped")
 _ENDED = ("planned", "finished", "failed", "stopped")
@@ -125,11 +125,11 @@ def list_(
 def show(number: int, url: str | None, token: str | None, as_json: bool) -> None:
     """Show the state of RUN: phase, step, metrics, and every attempt with its cause."""
     server = _server(url, token)
-    job, attempts = server.get(f"/api/jobs/{number}"), server.get(f"/api/jobs/{number}/attempts")["items"]
+    job = server.get(f"/api/jobs/{number}")
     if as_json:
-        click.echo(to_json({**job, "all_attempts": attempts}))
+        click.echo(to_json(job))
         return
-    for line in _details(job, attempts):
+    for line in _details(job):
         click.echo(line)
 
 
@@ -206,10 +206,6 @@ def logs(number: int, attempt: int | None, lines: int, url: str | None, token: s
         click.echo(to_json(found))
         return
     click.echo(found["text"])
-    if not sys.stdout.isatty():
-        return
-    for line in _attempt_lines(server.get(f"/api/jobs/{number}/attempts")["items"]):
-        click.echo(line)
 
 
 @jobs.command(short_help="Get the finished model of a run, and its report.")
@@ -330,20 +326,19 @@ def _watch(server: Server, number: int, *, as_json: bool) -> None:
             lambda: server.get(f"/api/jobs/{number}"), lambda text: click.echo(f"[!]  {text}", err=True)
         )
         has_ended = job["state"] in _ENDED
-        line = json.dumps(_without_clocks(job), ensure_ascii=False) if as_json else _now(job)
+        line = json.dumps(_without_clocks(job), ensure_ascii=False) if as_json else "" if has_ended else _now(job)
         if screen.is_live and not as_json and not has_ended:
-            live = job.get("live") or job
-            drawn = bar(live["step"], live["steps"], width() - 12) if live["steps"] else ""
-            screen.move([f"[..] {_now(job)}{_left(job)}", *([f"     {drawn}"] if drawn else [])])
-        elif line != before:
-            screen.erase()
+            size = shutil.get_terminal_size()
+            screen.move([*_shown(job, size.columns - 1, size.lines - 2), "", "Ctrl-C: quit (the run continues)"])
+        elif line and line != before:
             click.echo(line)
             before = line
         if has_ended:
             break
         time.sleep(_ASK_SECONDS)
+    screen.erase()
     if not as_json:
-        for line in (*_attempt_lines(server.get(f"/api/jobs/{number}/attempts")["items"]), *_closing(job)):
+        for line in (*_shown(job, 10_000), *_closing(job)):
             click.echo(line)
     if job["state"] == "failed":
         raise SystemExit(FallbacksFailed.exit_code)
@@ -351,85 +346,67 @@ def _watch(server: Server, number: int, *, as_json: bool) -> None:
 
 def _row(job: Json) -> str:
     """A run in a list."""
-    mark, name = _MARKS.get(job["state"], "[..]"), cut(clean(job["name"]), 32)
+    name = cut(clean(job["name"]), 32)
     text = clean(job["sentence"], 60) if job["state"] == "failed" else _numbers(job)
-    return f"{mark:<4} {job['id']:>5}  {job['state']:<9} {name:<32} {text}{_left(job)}".rstrip()
+    return f"{_mark(job):<4} {job['id']:>5}  {job['state']:<9} {name:<32} {text}{_left(job)}".rstrip()
 
 
-def _details(job: Json, attempts: list[Json]) -> Iterator[str]:
+def _details(job: Json) -> Iterator[str]:
     """A run with its attempts."""
-    yield f"{_MARKS.get(job['state'], '[..]')} run {job['id']}, {clean(job['name'], 200)}: {_now(job)}"
+    yield from _shown(job, 10_000)
     silent = f", silent since {since}" if (since := job.get("silent_since")) else ""
     about = [
         ("owner", job["owner"] + (f", team {job['team']}" if job["team"] else "")),
         ("worker", (job["worker"] or "") + silent),
         ("settings", ", ".join(f"{name} {value}" for name, value in job["settings"].items())),
-        ("metrics", _metrics(job)),
         ("left", human_seconds(job["eta_seconds"]) if job["eta_seconds"] is not None else ""),
     ]
     yield from (f"     {name:<9} {clean(text, 600)}" for name, text in about if text)
-    yield from _attempt_lines(attempts)
-    if job["sentence"]:
-        yield clean(job["sentence"], 2000)
 
 
-def _attempt_lines(attempts: list[Json]) -> Iterator[str]:
-    """Each attempt with its cause, worded as for a run on this machine."""
-    states = [
-        AttemptState(
-            number=one["number"],
-            folder=Path(),
-            outcome=one["outcome"],
-            fallback=one["fallback"],
-            cause=one["sentence"] if one["outcome"] in ("died", "hung") else "",
-            slug=one["slug"],
-            noticed_after_seconds=one["noticed_after_seconds"],
-            step=one["step_reached"],
-        )
-        for one in attempts
-    ]
-    for before, state in zip((None, *states), states, strict=False):
-        for line in attempt_lines(state, before):
-            yield from wrapped(line, 10_000)
+def _shown(job: Json, columns: int, rows: int | None = None) -> list[str]:
+    """A run as `holdfast watch` shows one of this machine; only its place in the queue is the service's own."""
+    title, state = f"{_mark(job)} run {job['id']}, {clean(job['name'], 200)}", from_snapshot(job["run"])
+    if state is None or job["state"] in ("queued", "planned"):
+        return [cut(f"{title}: {_now(job)}", columns)]
+    return run_lines(state, columns, rows, title=f"{title}: stopping" if _is_stopping(job) else title)
 
 
 def _closing(job: Json) -> Iterator[str]:
-    number = job["id"]
     if job["error"]:
-        yield f"error: {clean(job['error'].get('what', ''), 600)}"
-        if job["error"].get("found"):
-            yield f"  found  {clean(job['error']['found'], 600)}"
-    elif job["sentence"]:
-        yield clean(job["sentence"], 2000)
-    if metrics := _metrics(job):
-        yield f"     {metrics}"
+        yield render_error(error_of(job["error"]))
     following = {"finished": "download", "planned": "start", "stopped": "resume", "failed": "logs"}
-    yield f"next: holdfast jobs {following[job['state']]} {number}"
+    yield f"next: holdfast jobs {following[job['state']]} {job['id']}"
 
 
 def _now(job: Json) -> str:
-    text = job["state"]
-    if text == "running":
-        text = "stopping" if job["stop_asked"] else phase_text((job.get("live") or job)["phase"]) or text
-    attempts = plural(job["attempts"], "attempt") if job["attempts"] else ""
-    return ", ".join(part for part in (text, _numbers(job), attempts) if part)
+    """A run in a few words, without what changes all the time."""
+    state = from_snapshot(job["run"]) if job["state"] == "running" else None
+    if state and not _is_stopping(job):
+        return brief_text(state)
+    return ", ".join(filter(None, ("stopping" if _is_stopping(job) else job["state"], _numbers(job))))
+
+
+def _is_stopping(job: Json) -> bool:
+    return job["state"] == "running" and bool(job["stop_asked"])
+
+
+def _mark(job: Json) -> str:
+    return _MARKS.get(job["state"], "[..]")
 
 
 def _numbers(job: Json) -> str:
-    live = job.get("live") or job
-    return numbers_text(step=live["step"], steps=live["steps"], loss=live["loss"])
+    return numbers_text(step=job["step"], steps=job["steps"], loss=job["loss"])
 
 
 def _left(job: Json) -> str:
     return f", {human_seconds(job['eta_seconds'])} left" if job["eta_seconds"] is not None else ""
 
 
-def _metrics(job: Json) -> str:
-    splits = [(name, one) for name, one in job["metrics"].items() if isinstance(one, dict)]
-    return ", ".join(f"{name} {scores_text(one)}" for name, one in splits)
-
-
 def _without_clocks(job: Json) -> Json:
     """A run without what changes while nothing happens."""
-    clocks = {"eta_seconds": None, "resident_bytes": None, "steps_per_second": None}
-    return {**job, "eta_seconds": None, "live": {**job["live"], **clocks} if job["live"] else None}
+    clocks = {"activity": None, "resident_bytes": None, "peak_bytes": None}
+    run = job["run"]
+    if run:
+        run = {**run, "curves": None, "attempts": [{**attempt, **clocks} for attempt in run["attempts"]]}
+    return {**job, "eta_seconds": None, "run": run}

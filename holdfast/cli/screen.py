@@ -260,11 +260,12 @@ class EventLines:
         """Nothing moves."""
 
 
-def run_lines(state: RunState, columns: int, rows: int | None = None) -> list[str]:
+def run_lines(state: RunState, columns: int, rows: int | None = None, *, title: str = "") -> list[str]:
     """A whole state as lines of at most `columns` characters."""
-    lines = [run_title(state), headline(state, with_cause=False)]
+    title = title or run_title(state)
+    lines = [title, headline(state, with_cause=False)]
     if not state.has_ended:
-        lines = [run_title(state), state_text(state)]
+        lines = [title, state_text(state)]
         lines += _folded(progress_text(state, speed=True), columns)
     if state.steps and state.step <= state.steps and state.state != "finished":
         lines.append(bar(state.step, state.steps, min(columns, 72)))

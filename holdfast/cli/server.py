@@ -19,6 +19,7 @@ from typing import IO, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import click
+import msgspec
 
 from holdfast import __version__
 from holdfast.core.env import service_variable
@@ -168,10 +169,8 @@ def _refusal(error: urllib.error.HTTPError, url: str) -> HoldfastError:
             try_next=(f"--server {target.partition('/api/')[0]}",),
         )
     try:
-        said = json.loads(error.read(100_000))["error"]
-        what, found = str(said["what"]), str(said["found"])
-        advice, slug = tuple(map(str, said["try_next"])), str(said["slug"])
-    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
+        refused = error_of(json.loads(error.read(100_000))["error"])
+    except (ValueError, KeyError, TypeError, msgspec.ValidationError, OSError, http.client.HTTPException):
         return RequestError(f"{url} is not a Holdfast server", found=f"it answered {error.code} {error.reason}")
     if error.code == 401:
         return RequestError(
@@ -180,8 +179,8 @@ def _refusal(error: urllib.error.HTTPError, url: str) -> HoldfastError:
             try_next=(_MAKE_TOKEN,),
         )
     if error.code >= 500:
-        return Unreachable(f"{url} has a problem", found=f"it answered {error.code}: {what}")
-    return RequestError(what, found=found, try_next=advice, slug=slug)
+        return Unreachable(f"{url} has a problem", found=f"it answered {error.code}: {refused.what}")
+    return refused
 
 
 def _unreachable(error: Exception, url: str) -> HoldfastError:
@@ -292,14 +291,24 @@ def _uploaded(server: Server, path: Path, *, as_json: bool) -> Json:
         time.sleep(_ASK_SECONDS)
         dataset = server.get(f"/api/datasets/{dataset['id']}")
     if dataset["state"] == "refused":
-        why = dataset["problem"] or {}
-        raise RequestError(
-            str(why.get("what") or f"{path.name} was refused"),
-            found=str(why.get("found") or ""),
-            try_next=tuple(map(str, why.get("try_next") or ())),
-        )
+        raise error_of(dataset["problem"] or {"what": f"{path.name} was refused"})
     say(f"[ok] dataset {dataset['id']}, {dataset['name']}: surveyed")
     return dataset
+
+
+class ApiError(msgspec.Struct, frozen=True):
+    """An error as the API returns it, without what only programs need."""
+
+    what: str
+    found: str = ""
+    try_next: tuple[str, ...] = ()
+    slug: str = ""
+
+
+def error_of(said: Json) -> RequestError:
+    """An error that the API returned."""
+    found = msgspec.convert(said, ApiError)
+    return RequestError(found.what, found=found.found, try_next=found.try_next, slug=found.slug)
 
 
 def save_download(server: Server, path: str, target: Path) -> int:

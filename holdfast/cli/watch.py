@@ -8,15 +8,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.output import put
 from holdfast.core.artifacts import to_plain
-
-if TYPE_CHECKING:
-    from holdfast.runs.state import RunState
 
 _DRAW_SECONDS = 0.5
 
@@ -64,24 +60,17 @@ def _print_changes(run: Path, as_json: bool) -> None:
     """One line whenever something changed, for a file, a pipe or a terminal that cannot redraw."""
     from holdfast.cli.screen import run_lines, status_fields
     from holdfast.runs.state import watch as watch_run
-    from holdfast.runs.wording import state_text
+    from holdfast.runs.wording import brief_text
 
     before = ""
     for state in watch_run(run):
         fields = {**status_fields(state), "eta_seconds": None, "sentence": ""}
-        line = json.dumps(to_plain(fields), ensure_ascii=False) if as_json else _line(state, state_text(state))
+        line = json.dumps(to_plain(fields), ensure_ascii=False) if as_json else brief_text(state)
         if line != before:
             put(f"{line}\n")
             before = line
         if state.has_ended and not state.is_supervised and not as_json:
             put("".join(f"{one}\n" for one in run_lines(state, 10_000)))
-
-
-def _line(state: "RunState", text: str) -> str:
-    """The state without what changes while nothing happens."""
-    parts = [text, f"step {state.step}" + (f"/{state.steps}" if state.steps else "")]
-    parts += [f"loss {state.loss:.4g}"] if state.loss is not None else []
-    return ", ".join([*parts, f"attempt {len(state.attempts)}"] if state.attempts else parts)
 
 
 class _Keys:

@@ -39,20 +39,20 @@ _RULED_OUT: dict[RuledOut, str] = {
 
 def outcome_text(outcome: Outcome) -> str:
     """Why an attempt ended as it did; empty for one that simply finished."""
-    return told_cause_text(outcome.cause or outcome.interruption)
+    return full_cause_text(outcome.cause or outcome.interruption)
 
 
-def told_cause_text(cause: Cause | Interruption | str | None) -> str:
-    """Why an attempt ended, in full; empty where nothing is known. A server has worded it already."""
-    if isinstance(cause, str | None):
-        return cause or ""
+def full_cause_text(cause: Cause | Interruption | None) -> str:
+    """Why an attempt ended, with the proof; empty where nothing is known."""
+    if cause is None:
+        return ""
     return interruption_text(cause) if isinstance(cause, Interruption) else cause_sentence(cause)
 
 
-def short_cause_text(cause: Cause | Interruption | str | None) -> str:
+def short_cause_text(cause: Cause | Interruption | None) -> str:
     """The same without its proof: the error of the program, or the hazard and where it struck."""
-    if isinstance(cause, str | Interruption | None):
-        return told_cause_text(cause)
+    if not isinstance(cause, Cause):
+        return full_cause_text(cause)
     node = f"on {cause.node}: " if cause.node else ""
     if cause.slug == "unknown":
         return node + (short_text(cause.error) or f"{exit_text(cause.exit)}{_where(cause)}, cause unknown")

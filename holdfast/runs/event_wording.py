@@ -8,7 +8,7 @@ from holdfast.core import events as ev
 from holdfast.core.plan import Choice
 from holdfast.core.records import LongestExamples, RecalledProof, ResumeCheck
 from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
-from holdfast.runs.cause_wording import short_cause_text, told_cause_text
+from holdfast.runs.cause_wording import full_cause_text, short_cause_text
 from holdfast.runs.observation_wording import activity_text, nan_text, phase_text, process_text
 from holdfast.runs.proof_wording import proof_mark, proof_text
 from holdfast.runs.wording import (
@@ -53,7 +53,7 @@ def event_lines(event: ev.Event) -> list[Line]:
             is_detail = mark == "ok" and not isinstance(event.result, _SHOWN_CHECKS)
             return [Line(clean(proof_text(event.result), 600), mark, "proof", is_detail=is_detail)]
         case ev.ProofPartFailed():
-            return [Line(clean(f"{event.part}: {told_cause_text(event.cause) or event.outcome}"), "..", "proof")]
+            return [Line(clean(f"{event.part}: {full_cause_text(event.cause) or event.outcome}"), "..", "proof")]
         case ev.ForecastMade():
             return [Line(forecast_text(event), "ok", "forecast")]
         case ev.ModelNoted():
@@ -262,4 +262,4 @@ def _attempt_ended(event: ev.AttemptEnded) -> list[Line]:
     step = f" at step {event.step:,}" if event.step else ""
     cause = clean(short_cause_text(event.cause)) or ENDED[event.outcome]
     lines = [Line(f"attempt {event.number} failed{step}{seen}: {cause}{named_text(event.slug)}", "x")]
-    return [*lines, Line(clean(told_cause_text(event.cause), 600), is_detail=True)] if event.cause else lines
+    return [*lines, Line(clean(full_cause_text(event.cause), 600), is_detail=True)] if event.cause else lines

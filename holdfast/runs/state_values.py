@@ -1,14 +1,17 @@
 """What is known of a run and of its attempts: the values that `runs/state.py` folds, and every view shows."""
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard, cast
 
+import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from holdfast.core import events as ev
-from holdfast.core.artifacts import read_artifact
+from holdfast.core.artifacts import read_artifact, to_plain
 from holdfast.core.evidence import Cause, Decision, Diagnosis
 from holdfast.core.facts import DatasetFacts, MachineFacts
 from holdfast.core.observations import Activity
@@ -30,7 +33,7 @@ from holdfast.core.runfolder import (
     OUTPUT,
     model_folder,
 )
-from holdfast.core.scores import ModelMetrics
+from holdfast.core.scores import ModelMetrics, Split, SplitMetrics
 from holdfast.core.settings import EngineSettings, TrainRequest
 from holdfast.logs.log_lines import clean_lines
 from holdfast.planning.train_plan import proven_choices, proven_settings
@@ -52,15 +55,15 @@ class Curves:
     A step that a later attempt did again counts once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known: "CurveSummary | None" = None) -> None:
         self.steps: dict[int, ev.StepDone | ev.Logged] = {}  # by how many steps were done
         self.evaluations: dict[int, dict[str, float]] = {}
-        self.smoothed: deque[float] = deque(maxlen=500)  # recent losses
-        self.evaluation_seconds = 0.0
+        self.smoothed: deque[float] = deque(known.losses if known else (), maxlen=500)  # recent losses
+        self.evaluation_seconds = known.evaluation_seconds if known else 0.0
         self._every, self._newest = 1, 0
         self._recent: deque[tuple[int, float]] = deque(maxlen=_RECENT_STEPS)
         self._step_at = 0.0
-        self._speed: float | None = None
+        self._speed = known.seconds_per_step if known else None
         self._has_steps = False
 
     @property
@@ -142,7 +145,7 @@ class AttemptState(Struct, frozen=True, kw_only=True):
     started: float | None = None
     ended: float | None = None
     noticed_after_seconds: float | None = None
-    cause: Cause | Interruption | str | None = None  # text from a server
+    cause: Cause | Interruption | None = None
     slug: str | None = None
     diagnosis: Diagnosis | None = None
     decision: Decision | None = None  # what followed
@@ -329,6 +332,71 @@ class RunState(Struct, frozen=True, kw_only=True):
     def has_model(self) -> bool:
         """Whether the folder holds a finished model."""
         return any(model_folder(self.folder).rglob("*.safetensors"))
+
+
+class CurveSummary(Struct, frozen=True, kw_only=True):
+    """What a view without charts needs of the curves."""
+
+    losses: tuple[float, ...] = ()  # recent ones, smoothed
+    seconds_per_step: float | None = None
+    evaluation_seconds: float = 0.0
+
+
+class RunSnapshot(Struct, frozen=True, kw_only=True):
+    """A run as the API returns it: another machine makes the same `RunState` of it, without the paths of this one."""
+
+    attempts: tuple[AttemptState, ...] = ()
+    stage: str = ""
+    working: ev.Working | None = None
+    waiting: ev.MachinesAwaited | ev.LeaderAwaited | None = None
+    is_stopping: bool = False
+    is_supervised: bool = True
+    is_orphaned: bool = False
+    nodes: tuple[NodeStatus, ...] = ()
+    scores: Mapping[Split, Mapping[str, float]] = {}
+    curves: CurveSummary = CurveSummary()
+    result: Result | None = None
+
+
+_SHARED = ("stage", "working", "waiting", "is_stopping", "is_supervised", "is_orphaned", "nodes")
+_SHARED_LOSSES = 60
+
+
+def snapshot_fields(state: RunState) -> dict[str, Any]:
+    """The snapshot of a run as JSON."""
+    result = state.records.result
+    snapshot = RunSnapshot(
+        **{name: getattr(state, name) for name in _SHARED},
+        attempts=tuple(replace(one, folder=Path(), memory=(), checkpoint_problems=()) for one in state.attempts),
+        scores=cast(Mapping[Split, Mapping[str, float]], state.scores),
+        curves=CurveSummary(
+            losses=tuple(loss for loss in state.curves.smoothed if math.isfinite(loss))[-_SHARED_LOSSES:],
+            seconds_per_step=state.curves.seconds_per_step,
+            evaluation_seconds=state.curves.evaluation_seconds,
+        ),
+        result=replace(result, model=None, next=()) if result else None,
+    )
+    return cast(dict[str, Any], to_plain(msgspec.to_builtins(snapshot, enc_hook=str)))
+
+
+def from_snapshot(plain: object) -> RunState | None:
+    """The state that a snapshot describes; None without one, or where a newer server sends what is not known here."""
+    if not plain:
+        return None
+    try:
+        shared = msgspec.convert(plain, RunSnapshot, dec_hook=lambda kind, value: kind(value))
+    except msgspec.ValidationError:
+        return None
+    return RunState(
+        **{name: getattr(shared, name) for name in _SHARED},
+        folder=Path(),
+        attempts=shared.attempts,
+        curves=Curves(shared.curves),
+        records=Records(
+            metrics=ModelMetrics(splits={name: SplitMetrics(scores=found) for name, found in shared.scores.items()}),
+            result=shared.result,
+        ),
+    )
 
 
 def loss_of(event: ev.StepDone | ev.Logged) -> float | None:

@@ -24,7 +24,7 @@ from holdfast.core.runfolder import REPORT, REQUEST
 from holdfast.core.scores import final_score, metric_name, metric_value, ordered_scores
 from holdfast.core.settings import TrainRequest
 from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
-from holdfast.runs.cause_wording import short_cause_text, told_cause_text
+from holdfast.runs.cause_wording import full_cause_text, short_cause_text
 from holdfast.runs.observation_wording import nan_text, observation_text, phase_text
 from holdfast.runs.state import AttemptState, RunState
 
@@ -190,6 +190,13 @@ def progress_text(state: RunState, *, speed: bool = False) -> str:
     )
 
 
+def brief_text(state: RunState) -> str:
+    """A run without what changes while nothing happens: "training, step 44/93, loss 1.18, attempt 2"."""
+    attempt = f"attempt {len(state.attempts)}" if state.attempts else ""
+    numbers = numbers_text(step=state.step, steps=state.steps, loss=state.loss)
+    return ", ".join(filter(None, (state_text(state), numbers, attempt)))
+
+
 def numbers_text(
     *,
     step: int,
@@ -319,7 +326,7 @@ def attempt_facts(attempt: AttemptState) -> Iterator[str]:
 def cause_text(attempt: AttemptState) -> str:
     """Why an attempt failed, or what was wrong with one that finished; empty when nothing was."""
     if attempt.cause:
-        return told_cause_text(attempt.cause).rstrip(".")
+        return full_cause_text(attempt.cause).rstrip(".")
     if attempt.weights and attempt.weights.is_nan:
         return nan_text(attempt.weights.step, attempt.weights.last_finite_step)
     if attempt.is_failed and attempt.diagnosis:

@@ -152,11 +152,12 @@ def test_addresses_that_are_wrong_answer_in_the_one_shape(ada, method, path, sta
 
 def test_attempts_come_with_their_causes_and_what_was_tried(world, ada):
     first, second = ada.get(f"/api/jobs/{world.job.pk}/attempts").json()["items"]
-    assert (first["outcome"], first["slug"], first["confidence"]) == ("died", "openmp-duplicate", "proven")
-    assert first["remedies"] == ["one thread"]
-    assert first["proof"][0]["source"] == "log"
+    assert (first["outcome"], first["slug"]) == ("died", "openmp-duplicate")
+    assert first["diagnosis"]["confidence"] == "proven"
+    assert [one["title"] for one in first["diagnosis"]["remedies"]] == ["one thread"]
+    assert first["diagnosis"]["because"][0]["source"] == "log"
     assert "stacks/python-77.txt" in first["files"]
-    assert (second["outcome"], second["fallback"], second["step_reached"]) == ("finished", "one thread", 4)
+    assert (second["outcome"], second["fallback"], second["step"]) == ("finished", "one thread", 4)
     stack = ada.get(f"/api/jobs/{world.job.pk}/attempts/1/files/stacks/python-77.txt").json()
     assert "loop.py" in stack["text"]
 
@@ -224,7 +225,7 @@ def test_run_without_model_or_plan_is_reported(world, ada):
         assert "queued" in response.json()["error"]["found"]
     assert ada.get(f"/api/jobs/{bare.pk}/log").json() == {"attempt": 0, "text": ""}
     assert ada.get(f"/api/jobs/{bare.pk}/attempts").json() == {"items": []}
-    assert ada.get(f"/api/jobs/{bare.pk}").json()["live"] is None
+    assert ada.get(f"/api/jobs/{bare.pk}").json()["run"] is None
 
 
 def test_an_upload_becomes_a_dataset_and_one_in_use_stays(world, ada):

@@ -9,13 +9,10 @@ import math
 import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
 
 from holdfast.core.artifacts import to_plain
 from holdfast.core.runfolder import attempt_folders
-from holdfast.runs.observation_wording import activity_text
 from holdfast.runs.state import RunReader, RunState
-from holdfast.runs.wording import headline
 from holdfast.service.jobs.models import Job, JobState
 
 _KEPT_READERS = 256
@@ -61,22 +58,6 @@ def row_fields(state: RunState | None) -> dict[str, object]:
         "metrics": to_plain(state.scores),
     }
     return {**found, "task": state.task} if state.task else found
-
-
-def live_fields(state: RunState) -> dict[str, Any]:
-    """What the API shows of a run at work, besides its row."""
-    attempt = state.attempt if state.is_training else None
-    return {
-        "headline": headline(state),
-        "phase": _phase(state),
-        "step": state.step,
-        "steps": state.steps,
-        "loss": state.loss,
-        "eta_seconds": state.seconds_left,
-        "steps_per_second": state.steps_per_second,
-        "resident_bytes": attempt.resident_bytes if attempt else None,
-        "doing": activity_text(attempt.activity) if attempt else "",
-    }
 
 
 def fingerprint(run: Path) -> tuple[object, ...]:

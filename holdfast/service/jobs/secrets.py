@@ -7,6 +7,8 @@ copied to another user cannot be decrypted there.
 import base64
 import json
 import re
+from collections.abc import Callable
+from typing import Any
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -65,6 +67,20 @@ def without_places(text: str) -> str:
     for place in (service_home(), cache_folder()):
         text = text.replace(f"{place}/", "")
     return text
+
+
+def redacted(value: Any) -> Any:
+    """A JSON value without secrets in any of its texts."""
+    return each_text(value, without_secrets)
+
+
+def each_text(value: Any, change: Callable[[str], str]) -> Any:
+    """A JSON value with every text changed; keys stay."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: each_text(item, change) for key, item in value.items()}
+    return [each_text(item, change) for item in value] if isinstance(value, list) else value
 
 
 def _open(secret: Secret, owner_id: int) -> str | None:

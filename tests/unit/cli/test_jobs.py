@@ -11,21 +11,34 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from holdfast.cli import server
 from holdfast.cli.jobs import jobs
+from holdfast.core import events as ev
 from holdfast.core.errors import HoldfastError, RequestError
+from holdfast.core.evidence import Cause
+from holdfast.core.observations import ExitStatus
+from holdfast.core.records import Result
+from holdfast.runs.state import Records, fold
+from holdfast.runs.state_values import from_snapshot, snapshot_fields
 
 JOB = {
     "id": 7, "name": "bank", "owner": "ada", "team": None, "dataset": 3, "parent": None, "model": None, "settings": {},
     "goal": "model", "device": "", "priority": 0, "state": "running", "stop_asked": False, "worker": "studio",
     "task": "classify", "phase": "step", "step": 4, "steps": 20, "loss": 0.51234, "eta_seconds": 12.0, "attempts": 1,
-    "metrics": {}, "sentence": "", "error": None, "live": None,
+    "metrics": {}, "sentence": "", "error": None, "run": None, "silent_since": None,
 }  # fmt: skip
-ATTEMPT = {
-    "number": 1, "fallback": "", "outcome": "died", "sentence": "two OpenMP runtimes", "slug": "openmp-duplicate",
-    "noticed_after_seconds": 2.0, "step_reached": 4,
-}  # fmt: skip
+CAUSE = Cause(
+    slug="openmp-duplicate", confidence="proven", title="two OpenMP runtimes", exit=ExitStatus(signal="SIGABRT")
+)
+
+
+def run_of(steps: int, *events: ev.Event, **known: object) -> dict:
+    """A run as the server returns it, through JSON."""
+    done = [ev.StepDone(step=at, loss=0.5, time=at * 2.0) for at in range(steps)]
+    state = fold([ev.AttemptStarted(number=1), ev.TrainingStarted(first_step=0, steps=20), *done, *events])
+    return json.loads(json.dumps(snapshot_fields(replace(state, **known))))
 
 
 class Fake:
@@ -126,22 +139,30 @@ def test_a_refused_file_shows_the_surveys_error(fake, tmp_path):
     assert (error.what, error.found, error.try_next) == (problem["what"], "PNG", ("a table",))
 
 
-def test_watch_prints_changes_then_the_cause(fake):
-    last = {**JOB, "state": "failed", "sentence": "every fallback was tried"}
-    states = [JOB, JOB, {**JOB, "step": 9}, last]
-    fake.answers = {
-        ("GET", "/api/jobs/7"): [(200, state) for state in states],
-        ("GET", "/api/jobs/7/attempts"): (200, {"items": [ATTEMPT]}),
-    }
+def test_a_run_is_the_same_on_this_side_of_the_api():
+    ended = ev.AttemptEnded(number=1, outcome="died", slug="openmp-duplicate", step=4, cause=CAUSE)
+    state = from_snapshot(run_of(4, ended, ev.AttemptStarted(number=2, fallback="one thread"), ev.Resumed(step=3)))
+    assert (state.state, state.step, state.steps, state.loss) == ("training", 3, 20, 0.5)
+    assert state.attempts[0].cause == CAUSE
+    assert [(one.outcome, one.fallback) for one in state.attempts] == [("died", ""), ("running", "one thread")]
+    assert state.attempts[1].resumed.step == 3
+    assert from_snapshot(run_of(4)).seconds_left == 16 * 2.0
+
+
+def test_watch_prints_each_change_then_the_cause(fake):
+    ended = ev.AttemptEnded(number=1, outcome="died", slug="openmp-duplicate", step=9, cause=CAUSE)
+    over = {"is_supervised": False, "records": Records(result=Result(state="failed", exit_code=4, slug=CAUSE.slug))}
+    runs = [run_of(4), run_of(4), run_of(9), run_of(9, ended, **over)]
+    states = [{**JOB, "run": run} for run in runs]
+    states[-1]["state"] = "failed"
+    fake.answers = {("GET", "/api/jobs/7"): [(200, state) for state in states]}
     result = fake.run("watch", "7")
-    first, second, third, mark, cause, why, follow = result.output.splitlines()
-    assert [line.split(",")[0] for line in (first, second, third)] == ["training", "training", "failed"]
-    assert [line.split("/20, ")[0].split()[-1] for line in (first, second, third)] == ["4", "9", "4"]
-    assert all("0.5123" in line for line in (first, second, third))
-    assert mark.startswith("[x]")
-    assert cause.split() == [*ATTEMPT["sentence"].split(), f"[{ATTEMPT['slug']}]"]
-    assert why == last["sentence"]
-    assert follow.endswith("jobs logs 7")
+    first, second, *rest = result.output.splitlines()
+    assert [line.split("/20")[0].split()[-1] for line in (first, second)] == ["4", "9"]
+    shown = "\n".join(rest)
+    assert CAUSE.title in shown
+    assert f"[{CAUSE.slug}]" in shown
+    assert rest[-1].endswith("jobs logs 7")
     assert result.exit_code == 4
 
 
@@ -150,7 +171,6 @@ def test_watching_outlives_a_restart_of_the_server(fake, monkeypatch):
     down = (503, {"error": {**PROBLEM, "what": "down"}})
     fake.answers = {
         ("GET", "/api/jobs/7"): [(200, JOB), down, down, (200, {**JOB, "state": "finished"})],
-        ("GET", "/api/jobs/7/attempts"): (200, {"items": []}),
     }
     result = fake.run("watch", "7")
     assert result.exit_code == 0

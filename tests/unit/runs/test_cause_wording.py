@@ -25,7 +25,7 @@ from holdfast.core.observations import (
 from holdfast.core.records import CollectedEvidence, Interruption, Outcome, read_record, write_record
 from holdfast.core.runfolder import OUTPUT
 from holdfast.hazards.diagnose import diagnose
-from holdfast.runs.cause_wording import cause_sentence, outcome_text, told_cause_text
+from holdfast.runs.cause_wording import cause_sentence, full_cause_text, outcome_text
 from holdfast.runs.observation_wording import activity_text, observation_text
 from holdfast.supervisor.cause import find_cause
 from holdfast.supervisor.collect import read_attempt_evidence, read_collected
@@ -224,7 +224,7 @@ def test_every_observation_has_a_sentence(kind):
 )
 def test_interruption_is_worded(why, text):
     assert outcome_text(Outcome(number=1, outcome="died", interruption=why)) == text
-    assert told_cause_text(msgspec.convert(msgspec.to_builtins(why), Interruption)) == text
+    assert full_cause_text(msgspec.convert(msgspec.to_builtins(why), Interruption)) == text
 
 
 def test_advice_below_an_error_is_not_the_error(cause):

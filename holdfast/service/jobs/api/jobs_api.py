@@ -11,6 +11,7 @@ from django.utils import timezone
 from ninja import Query, Router, Status
 
 from holdfast.core.errors import Problem, invalid_settings
+from holdfast.runs.state_values import snapshot_fields
 from holdfast.service.jobs import leases
 from holdfast.service.jobs.api.api_errors import REFUSALS, Conflict, Refusal
 from holdfast.service.jobs.api.auth import person
@@ -40,9 +41,10 @@ from holdfast.service.jobs.api.visible_rows import (
 )
 from holdfast.service.jobs.compare import MOST_RUNS, compare_runs
 from holdfast.service.jobs.job_folder import ROLES
-from holdfast.service.jobs.job_state import live_fields, read_job
+from holdfast.service.jobs.job_state import read_job
 from holdfast.service.jobs.models import Dataset, Job, JobState, Worker
 from holdfast.service.jobs.requests import retry_run, submit_run
+from holdfast.service.jobs.secrets import redacted
 from holdfast.service.jobs.workers import read_checkup
 
 router, workers_router = Router(tags=["jobs"]), Router(tags=["workers"])
@@ -110,10 +112,10 @@ def compare_jobs(request: HttpRequest, ids: Text) -> Any:
 
 @router.get("/{job_id}", response={200: JobDetailsOut, REFUSALS: Refusal})
 def get_job(request: HttpRequest, job_id: Id) -> Any:
-    """One job, with what its run does now."""
+    """One job, with the state of its run."""
     job = find_job(person(request), job_id)
-    state = read_job(job) if job.state == JobState.RUNNING else None
-    return {**job_answer(job), "live": live_fields(state) if state else None}
+    state = read_job(job)
+    return {**job_answer(job), "run": redacted(snapshot_fields(state)) if state else None}
 
 
 @router.post("/{job_id}/start", response={200: JobOut, REFUSALS: Refusal})

@@ -1,7 +1,6 @@
 """What the folder of a run holds: plan, attempts with their causes, log, events, curves, model, report."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Annotated, Any
 
@@ -15,8 +14,9 @@ from holdfast.core.records import ResumeCheck, RunPlan, read_record
 from holdfast.core.runfolder import EVENTS, attempt_folder
 from holdfast.runs.proof_wording import candidate_verdict, forecast_basis, proof_reason
 from holdfast.runs.report.page import render_report
-from holdfast.runs.state import AttemptState, Records, read_records
-from holdfast.runs.wording import attempt_text, cause_text, reason_text
+from holdfast.runs.state import Records, read_records
+from holdfast.runs.state_values import snapshot_fields
+from holdfast.runs.wording import cause_text
 from holdfast.service.jobs.api.api_errors import REFUSALS, NotFound, Refusal
 from holdfast.service.jobs.api.auth import person
 from holdfast.service.jobs.api.schemas import AttemptsOut, EventsOut, Id, Json, LogOut, MetricsOut, Text
@@ -24,7 +24,7 @@ from holdfast.service.jobs.api.visible_rows import find_job
 from holdfast.service.jobs.downloads import model_zip
 from holdfast.service.jobs.evidence_files import REPORT_POLICY, evidence_file, evidence_names, read_end
 from holdfast.service.jobs.job_state import read_job
-from holdfast.service.jobs.secrets import without_places, without_secrets
+from holdfast.service.jobs.secrets import each_text, redacted, without_places, without_secrets
 
 router = Router(tags=["runs"])
 Number = Annotated[int, Field(ge=1, le=9999)]
@@ -40,14 +40,21 @@ def get_plan(request: HttpRequest, job_id: Id) -> Any:
     records = read_records(job.folder)
     if records.plan is None:
         raise NotFound(f"run {job.pk} has no plan yet", found=f"its state is {job.state}")
-    return _each(_whole_plan(job.folder, records.plan, records), lambda text: _bare(without_secrets(text)))
+    return each_text(_whole_plan(job.folder, records.plan, records), lambda text: _bare(without_secrets(text)))
 
 
 @router.get("/{job_id}/attempts", response={200: AttemptsOut, REFUSALS: Refusal})
 def list_attempts(request: HttpRequest, job_id: Id) -> Any:
     """Every attempt with what it changed, how it ended and why."""
-    state = read_job(find_job(person(request), job_id))
-    return {"items": [_attempt(attempt) for attempt in state.attempts] if state else []}
+    job = find_job(person(request), job_id)
+    state = read_job(job)
+    if state is None:
+        return {"items": []}
+    worded = [
+        {**fields, "sentence": cause_text(one), "files": evidence_names(job.folder, one.number)}
+        for one, fields in zip(state.attempts, snapshot_fields(state)["attempts"], strict=True)
+    ]
+    return {"items": redacted(worded)}
 
 
 @router.get("/{job_id}/attempts/{number}/files/{path:name}", response={200: LogOut, REFUSALS: Refusal})
@@ -90,7 +97,7 @@ def list_events(
     job = find_job(person(request), job_id)
     folder = job.folder if attempt is None else attempt_folder(job.folder, attempt)
     tail = EventTail(folder / EVENTS, _EVENT_BYTES, at=since)
-    items = [_redacted(msgspec.to_builtins(event)) for event in tail.read()]
+    items = [redacted(msgspec.to_builtins(event)) for event in tail.read()]
     return {"items": items, "next": tail.at}
 
 
@@ -132,41 +139,6 @@ def get_report(request: HttpRequest, job_id: Id) -> HttpResponse:
     if state is None:
         raise NotFound(f"run {job.pk} has no report yet", found=f"its state is {job.state}")
     return HttpResponse(without_places(render_report(state)), headers={"Content-Security-Policy": REPORT_POLICY})
-
-
-def _attempt(attempt: AttemptState) -> dict[str, Any]:
-    diagnosis = attempt.diagnosis
-    return {
-        "number": attempt.number,
-        "fallback": attempt.fallback,
-        "because": reason_text(attempt.reason),
-        "changes": _redacted(dict(attempt.changes)),
-        "outcome": attempt.outcome,
-        "text": attempt_text(attempt),
-        "sentence": without_secrets(cause_text(attempt)),
-        "slug": attempt.slug,
-        "confidence": diagnosis.confidence if diagnosis else "",
-        "noticed_after_seconds": attempt.noticed_after_seconds,
-        "step_reached": attempt.step,
-        "started": attempt.started,
-        "seconds": round(attempt.seconds, 3) if attempt.seconds is not None else None,
-        "remedies": [one.title for one in diagnosis.remedies] if diagnosis else [],
-        "proof": [_redacted(msgspec.to_builtins(one)) for one in diagnosis.because] if diagnosis else [],
-        "files": evidence_names(attempt.folder.parent.parent, attempt.number),
-    }
-
-
-def _redacted(value: Any) -> Any:
-    """The same without secrets in any text."""
-    return _each(value, without_secrets)
-
-
-def _each(value: Any, change: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: _each(item, change) for key, item in value.items()}
-    return [_each(item, change) for item in value] if isinstance(value, list) else value
 
 
 def _bare(text: str) -> str:

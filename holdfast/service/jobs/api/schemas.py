@@ -142,24 +142,10 @@ class JobOut(Schema):
     error: Json | None
 
 
-class LiveOut(Schema):
-    """What a run does now, from its folder."""
-
-    headline: str
-    phase: str
-    step: int
-    steps: int
-    loss: float | None
-    eta_seconds: float | None
-    steps_per_second: float | None
-    resident_bytes: int | None
-    doing: str
-
-
 class JobDetailsOut(JobOut):
-    """A job with what its run does now."""
+    """A job with the state of its run: attempts, their causes and evidence as values, and how far it is."""
 
-    live: LiveOut | None
+    run: Json | None
 
 
 class JobsOut(Schema):
@@ -169,31 +155,10 @@ class JobsOut(Schema):
     next: int | None
 
 
-class AttemptOut(Schema):
-    """One attempt: what it changed, how it ended, and why."""
-
-    number: int
-    fallback: str
-    because: str
-    changes: Json
-    outcome: str
-    text: str
-    sentence: str
-    slug: str | None
-    confidence: str
-    noticed_after_seconds: float | None
-    step_reached: int
-    started: float | None
-    seconds: float | None
-    remedies: list[str]
-    proof: list[Json]
-    files: list[str]
-
-
 class AttemptsOut(Schema):
-    """All attempts of a run."""
+    """All attempts of a run: what each changed, how it ended, why in one `sentence`, and the `files` of evidence."""
 
-    items: list[AttemptOut]
+    items: list[Json]
 
 
 class LogOut(Schema):
