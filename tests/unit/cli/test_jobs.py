@@ -139,7 +139,7 @@ def test_a_refused_file_shows_the_surveys_error(fake, tmp_path):
     assert (error.what, error.found, error.try_next) == (problem["what"], "PNG", ("a table",))
 
 
-def test_a_run_is_the_same_on_this_side_of_the_api():
+def test_snapshot_gives_the_same_run_state():
     ended = ev.AttemptEnded(number=1, outcome="died", slug="openmp-duplicate", step=4, cause=CAUSE)
     state = from_snapshot(run_of(4, ended, ev.AttemptStarted(number=2, fallback="one thread"), ev.Resumed(step=3)))
     assert (state.state, state.step, state.steps, state.loss) == ("training", 3, 20, 0.5)
