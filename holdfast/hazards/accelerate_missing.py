@@ -9,7 +9,7 @@ What we do: report it before the run and name the one package to install. The pr
 
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Hazard, Invited, proves, suggests
+from holdfast.hazards import Hazard, Invited, proves
 
 _OLDEST = {"5.0": "1.1.0", "4.46": "0.26.0", "4.30": "0.20.1"}  # transformers -> what its Trainer asks for
 
@@ -58,7 +58,6 @@ HAZARD = Hazard(
             r"name '(?:init_empty_weights|PartialState|AcceleratorState|dispatch_model|infer_auto_device_map"
             r"|get_balanced_memory|set_module_tensor_to_device|load_offloaded_weights|is_accelerate_available)' is not defined",
         ),
-        suggests("log", r"is_accelerate_available\([^\n]*\)"),
     ),
     remedies=(
         Remedy(
@@ -75,6 +74,9 @@ HAZARD = Hazard(
         "ModuleNotFoundError: No module named 'accelerate'",
         "NameError: name 'PartialState' is not defined",
         "train.sh: line 3: accelerate: command not found",
+        "ImportError: accelerate is required when loading a GPTQ model",
+        "ImportError: To use this feature, please install accelerate",
+        "ImportError: accelerate>=0.21.0 is required for a normal load of this model, but found accelerate==0.20.3",
     ),
     near_misses=(
         "ImportError: cannot import name 'clear_device_cache' from 'accelerate.utils.memory'",

@@ -44,15 +44,11 @@ HAZARD = Hazard(
             "log", r"no suitable image found\.\s+Did find", unless=(seen("log", r"code signature|file too short"),)
         ),
         suggests("log", r"(?i)\bexec format error"),
-        suggests("log", r"cannot open shared object file: [^\n]*wrong"),
         suggests("log", r"requested image's platform \([^)]*\) does not match the detected host platform"),
         suggests("log", r"qemu: uncaught target signal \d+"),
         suggests(
             "log",
             r"(?:arm64|aarch64|x86_64|amd64|win32)\.whl is not a supported wheel on this platform",
-        ),
-        suggests(
-            "log", r"image not found|Symbol not found", also=(seen("log", r"(?i)rosetta|arch -x86_64|translated"),)
         ),
     ),
     remedies=(
@@ -78,6 +74,11 @@ HAZARD = Hazard(
         "ImportError: /opt/app/libfoo.so: wrong ELF class: ELFCLASS32",
         "OSError: [Errno 8] Exec format error: '/usr/local/bin/ninja'",
         "zsh: bad CPU type in executable: ./python",
+        "ImportError: dlopen(/venv/lib/python3.11/site-packages/regex/_regex.so, 0x0002): missing compatible arch: found architecture 'x86_64', required architecture 'arm64'",
+        "ld: warning: ignoring file /usr/local/lib/libomp.dylib, building for macOS-arm64 but attempting to link with file built for macOS-x86_64",
+        "WARNING: The requested image's platform (linux/amd64) does not match the detected host platform (linux/arm64/v8) and no specific platform was requested",
+        "qemu: uncaught target signal 11 (Segmentation fault) - core dumped",
+        "ERROR: torch-2.1.0-cp311-none-macosx_11_0_arm64.whl is not a supported wheel on this platform.",
     ),
     near_misses=(
         "ImportError: dlopen(/venv/lightgbm/lib_lightgbm.dylib, 0x0006): Library not loaded: @rpath/libomp.dylib\n  Reason: tried: '/opt/homebrew/opt/libomp/lib/libomp.dylib' (no such file)",

@@ -117,6 +117,8 @@ HAZARD = Hazard(
         "ImportError: Using `bitsandbytes` 8-bit quantization requires the latest version of bitsandbytes: `pip install -U bitsandbytes`",
         "Error named symbol not found at line 74 in file /mmfs1/gscratch/zlab/timdettmers/git/bitsandbytes/csrc/ops.cu",
         "RuntimeError: None of the available devices `available_devices = None` are supported by the bitsandbytes version you have installed: `bnb_supported_devices = {'cuda', 'xpu', 'cpu'}`.",
+        '  File "/venv/lib/python3.11/site-packages/bitsandbytes/cextension.py", line 85, in <module>\n    lib = get_native_library()\n',
+        "AttributeError: module 'bitsandbytes' has no attribute 'functional'",
     ),
     near_misses=(
         Case(

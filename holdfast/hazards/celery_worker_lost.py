@@ -36,7 +36,6 @@ HAZARD = Hazard(
         proves("log", r"Process ['\"](?:Fork)?(?:Pool)?Worker-\d+['\"] pid:\d+ exited with ['\"](?:signal|exitcode)"),
         proves("frame", r"mark_as_worker_lost"),
         suggests("log", r"Work-horse (?:process )?(?:was )?terminated unexpectedly"),
-        suggests("log", r"Hard time limit \([\d.]+s\) exceeded for|TimeLimitExceeded\("),
         suggests("log", r"Timed out waiting for UP message from <\w*Process"),
         suggests("log", r"Worker with PID \d+ exited unexpectedly \(code -?\d+\)", also=(seen("log", r"dramatiq"),)),
     ),
@@ -71,6 +70,9 @@ HAZARD = Hazard(
         '[2024-04-09 10:00:00,000: ERROR/MainProcess] Process "ForkPoolWorker-11" pid:33013 exited with "signal 11 (SIGSEGV)"',
         "WorkerLostError: Worker exited prematurely: exitcode 1.",
         "Moving job to FailedJobRegistry (Work-horse terminated unexpectedly; waitpid returned 139 (signal 11); )",
+        '  File "/venv/lib/python3.11/site-packages/billiard/pool.py", line 1265, in mark_as_worker_lost\n    raise WorkerLostError(\n',
+        "celery.platforms: Timed out waiting for UP message from <ForkProcess(ForkPoolWorker-1, started daemon)>",
+        "[dramatiq.MainProcess] [ERROR] Worker with PID 4211 exited unexpectedly (code -11). Shutting down...",
     ),
     near_misses=(
         "[2024-01-05 10:00:00,000: ERROR/ForkPoolWorker-1] Task app.train[5b] raised unexpected: ValueError('bad label')\nValueError: bad label",

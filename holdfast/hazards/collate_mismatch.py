@@ -114,6 +114,9 @@ HAZARD = Hazard(
             '  File "/lib/torch/utils/data/_utils/collate.py", line 265, in default_collate\n',
             "1",
         ),
+        '  File "/venv/lib/python3.11/site-packages/torch/utils/data/_utils/collate.py", line 213, in collate_tensor_fn\n    return torch.stack(batch, 0, out=out)\nRuntimeError: stack expects each tensor to be equal size, but got [3, 200, 300] at entry 0 and [3, 224, 224] at entry 1',
+        '  File "/venv/lib/python3.11/site-packages/transformers/tokenization_utils_base.py", line 767, in convert_to_tensors\n    tensor = as_tensor(value)\nValueError: expected sequence of length 64 at dim 1 (got 60)',
+        "  File \"/venv/lib/python3.11/site-packages/torch/utils/data/_utils/collate.py\", line 171, in collate\n    return {key: collate([d[key] for d in batch]) for key in elem}\nKeyError: 'mask'",
     ),
     near_misses=(
         '  File "model.py", line 35, in forward\n    return torch.stack(heads)\n'

@@ -53,8 +53,6 @@ HAZARD = Hazard(
             r"You should supply an encoding or a list of encodings to this method that includes input_ids, but you provided",
         ),
         suggests("error", r"did not return a loss from the inputs, only the following keys"),
-        suggests("frame", r"^_check_valid_index_key \("),
-        suggests("log", r"_check_valid_index_key\(key, size\)$"),
         judged("proves", _misses_an_ignored_column),
         suggests(
             "error",
@@ -93,6 +91,7 @@ HAZARD = Hazard(
         '  File "/lib/torch/utils/data/_utils/fetch.py", line 61, in fetch\n    return self.collate_fn(data)\n'
         '  File "finetune.py", line 28, in data_collator\n    seq_len = feature["seq_len"]\nKeyError: \'seq_len\'',
         "The following columns in the training set don't have a corresponding argument in `PeftModel.forward` and have been ignored: pos_text, query.\nKeyError: 'pos_text'",
+        "    labels = [feature['label_ids'] for feature in features]\nKeyError: 'label_ids'",
     ),
     near_misses=(
         '  File "/lib/transformers/trainer.py", line 1780, in _inner_training_loop\n    for step, inputs in enumerate(epoch_iterator):\n'

@@ -128,6 +128,10 @@ HAZARD = Hazard(
         "OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install root.",
         "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 180224, Hardware limit: 101376. Reducing block sizes or `num_stages` may help.",
         '  File "/lib/python3.11/site-packages/torch/_inductor/compile_fx.py", line 1886, in compile_fx\n    return aot_autograd(\n  File "/lib/python3.11/site-packages/torch/_dynamo/backends/common.py", line 83, in __call__',
+        "RuntimeError: Triton Error [CUDA]: device-side kernel image is invalid",
+        "error: command '/usr/bin/g++' failed with exit code 1",
+        '  File "/tmp/torchinductor_jo/ab/cabc.py", line 31, in call\n',
+        "RuntimeError: Failed running call_function\nSet TORCHDYNAMO_VERBOSE=1 for the internal stack trace",
     ),
     near_misses=(
         "RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered",

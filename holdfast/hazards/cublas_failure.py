@@ -65,6 +65,9 @@ HAZARD = Hazard(
         "RuntimeError: cublas runtime error : the GPU program failed to execute at /pytorch/aten/src/THC/THCBlas.cu:259",
         "E tensorflow/stream_executor/cuda/cuda_blas.cc:366] failed to create cublas handle: CUBLAS_STATUS_NOT_INITIALIZED",
         "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
+        "#1  0x00007f2a in cublasCreate_v2 () from /usr/local/cuda/lib64/libcublas.so.12",
+        "InternalError: Blas GEMM launch failed : a.shape=(64, 768), b.shape=(768, 768)",
+        "RuntimeError: cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling `cusolverDnCreate(handle)`",
     ),
     near_misses=(
         Case(

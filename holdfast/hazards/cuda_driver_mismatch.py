@@ -114,6 +114,7 @@ HAZARD = Hazard(
         "nagadomi/nunif#702",
         "pytorch/pytorch#35710",
     ),
+    over=("native-lib-missing",),
     matches=(
         "UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver",
         "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 804: forward compatibility was attempted on non supported HW",
@@ -124,6 +125,8 @@ HAZARD = Hazard(
         "docker: Error response from daemon: nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.4, please update your driver to a newer version",
         "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver from http://www.nvidia.com/Download/index.aspx",
         "RuntimeError: No CUDA GPUs are available",
+        "RuntimeError: CUDA error: unknown error",
+        "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory",
     ),
     near_misses=(
         "AssertionError: Torch not compiled with CUDA enabled",

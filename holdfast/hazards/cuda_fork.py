@@ -51,7 +51,6 @@ HAZARD = Hazard(
         ),
         # A worker frees an inherited GPU tensor.
         proves("log", r"initialization error[\s\S]{0,300}(?:insert_events|raw_delete)"),
-        suggests("log", r"faiss::gpu::getNumDevices\(\).*CUDA error 3\b"),
         judged("suggests", _lazy_init_in_a_worker),
     ),
     remedies=(
@@ -82,6 +81,8 @@ HAZARD = Hazard(
         "RuntimeError: Lightning can't create new processes if CUDA is already initialized. Did you manually call `torch.cuda.*` functions, have moved the model to the device, or allocated memory on the GPU any other way?",
         '  File "/lib/python3.10/site-packages/torch/utils/data/_utils/worker.py", line 308, in _worker_loop\n    data = fetcher.fetch(index)\n'
         '  File "/lib/python3.10/site-packages/torch/cuda/__init__.py", line 217, in _lazy_init',
+        "ValueError: To launch a multi-GPU training from your notebook, you need to avoid running any instruction using `torch.cuda` in any cell.",
+        "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: initialization error\nException raised from insert_events at ../c10/cuda/CUDACachingAllocator.cpp:1089",
     ),
     near_misses=(
         "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",

@@ -73,6 +73,9 @@ HAZARD = Hazard(
         "RuntimeError: CUDA error: unspecified launch failure",
         "[rank3]:[E923 11:14:11 ProcessGroupNCCL.cpp:1895] [PG ID 0 Rank 3] Process group watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered",
         "F0925 14:07:56.489186 14091 math_functions.cu:79] Check failed: error == cudaSuccess (74 vs. 0)  misaligned address",
+        "RuntimeError: CUDA error: an illegal instruction was encountered",
+        "Memory access fault by GPU node-1 (Agent handle: 0x55d) on address 0x7f0. Reason: Page not present or supervisor privilege.",
+        "NVRM: Xid (PCI:0000:3b:00): 79, pid=4211, GPU has fallen off the bus.",
     ),
     near_misses=(
         "RuntimeError: CUDA error: device-side assert triggered",

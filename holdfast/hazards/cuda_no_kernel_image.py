@@ -63,7 +63,7 @@ HAZARD = Hazard(
         ),
         suggests(
             "log",
-            r"which is of (?:compute|cuda) capability \(?CC\)? ?\d+\.\d+[\s\S]{0,400}not compatible|compute capabilities? .{0,60}(?:not|un)supported by (?:this|the current|your) (?:PyTorch|torch)",
+            r"which is of (?:compute|cuda) capability \(?CC\)? ?\d+\.\d+[\s\S]{0,400}not compatible|compute capabilities? .{0,60}(?:not |un)supported by (?:this|the current|your) (?:PyTorch|torch)",
         ),
         suggests(
             "error",
@@ -89,6 +89,7 @@ HAZARD = Hazard(
         "sconlyshootery/FeatDepth#68",
         "Comfy-Org/ComfyUI#16438",
     ),
+    over=("native-lib-missing",),
     matches=(
         "RuntimeError: CUDA error: no kernel image is available for execution on the device",
         "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation.\nThe current PyTorch install supports CUDA capabilities sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90.",
@@ -98,6 +99,11 @@ HAZARD = Hazard(
         "RuntimeError: Triton Error [CUDA]: device kernel image is invalid",
         "    Found GPU0 Tesla K40c which is of cuda capability 3.5.\n    PyTorch no longer supports this GPU because it is too old.",
         "nvrtc: error: invalid value for --gpu-architecture (-arch)",
+        "FATAL: kernel `fmha_cutlassF_f16_aligned` is for sm80-sm100, but was built for sm50",
+        "RuntimeError: HIP error: invalid device function",
+        "UserWarning: NVIDIA GeForce GT 710 which is of cuda capability 3.5.\n    The minimum cuda capability supported by this library is 3.7. It is not compatible.",
+        "RuntimeError: CUDA error: named symbol not found",
+        "RuntimeError: compute capability 3.5 is not supported by this PyTorch",
     ),
     near_misses=(
         "RuntimeError: The NVIDIA driver on your system is too old (found version 10010).",

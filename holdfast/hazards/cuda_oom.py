@@ -81,6 +81,10 @@ HAZARD = Hazard(
         # In a container torch cannot tell its own process from others: "Process 412 has ..." may be the process itself.
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 94.00 MiB. GPU 0 has a total capacity of 14.75 GiB of which 57.06 MiB is free. "
         "Process 3746 has 14.69 GiB memory in use. Of the allocated memory 14.20 GiB is allocated by PyTorch, and 371.50 MiB is reserved by PyTorch but unallocated.",
+        "OOM when allocating tensor with shape[64,128,768] and type float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc",
+        "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 4,294,967,296 bytes",
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4294967296 bytes.",
+        "epoch 1: the GPU ran out of memory",
     ),
     near_misses=(
         "RuntimeError: MPS backend out of memory (MPS allocated: 17.00 GB, other allocations: 384.00 KB, max allowed: 18.13 GB).",

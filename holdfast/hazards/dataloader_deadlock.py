@@ -75,7 +75,7 @@ HAZARD = Hazard(
         suggests("log", r"\(num_proc=\d+\)|num_proc[= ]+\d+|#\d+: +\d+%\|", also=(HUNG,), unless=_OTHER_WAIT),
         suggests(
             "log",
-            r"(?i)\b\d+ dataloader workers|num_workers['\"]?\s*[=:]\s*[1-9]|DataLoader will create \d+ worker processes|excessive worker creation might get DataLoader",
+            r"(?i)\b\d+ dataloader workers|num_workers['\"]?\s*[=:]\s*[1-9]|DataLoader will create \d+ worker processes",
             also=(HUNG,),
             unless=_OTHER_WAIT,
         ),
@@ -144,6 +144,14 @@ HAZARD = Hazard(
         "    data = self._data_queue.get(timeout=timeout)\n"
         '  File "/lib/python3.10/multiprocessing/connection.py", line 931, in wait\n'
         "    ready = selector.select(timeout)\nKeyboardInterrupt",
+        Case(
+            "",
+            "hang",
+            (MutexWait(pid=91, command="pt_data_worker", tid=91, owner_tid=80, how="orphaned_by_fork", parent_pid=80),),
+        ),
+        Case("torch_shm_manager: error: could not unlink the shared memory file /torch_91_2", "hang"),
+        Case("num_workers=8", "hang"),
+        Case("91 pt_data_worker S futex_wait_queue", "hang"),
     ),
     near_misses=(
         'Traceback (most recent call last):\n  File "/lib/torch/utils/data/dataloader.py", line 1132, in _try_get_data\n'

@@ -38,7 +38,6 @@ HAZARD = Hazard(
     signs=(
         proves("error", _CANNOT_PICKLE, also=(_STARTS_A_PROCESS,), unless=_OTHER_USES),
         suggests("error", _CANNOT_PICKLE, unless=_OTHER_USES),
-        suggests("log", r"^(?:\w+\.)?PicklingError\s{3,}Traceback", also=(_STARTS_A_PROCESS,), unless=_OTHER_USES),
         suggests("error", r"cannot serialize a \w+ object larger than 4 ?GiB|attribute lookup \S+ on \S+ failed"),
         suggests("error", r"Can't get attribute '[^']+' on <module '__(?:mp_)?main__'", also=(_IN_THE_CHILD,)),
         suggests("error", r"EOFError: Ran out of input|pickle data was truncated", also=(_IN_THE_CHILD,)),
@@ -78,6 +77,7 @@ HAZARD = Hazard(
         '  File "/lib/python3.9/multiprocessing/popen_fork.py", line 19, in __init__\n    self._launch(process_obj)\n'
         '  File "/lib/python3.9/multiprocessing/popen_spawn_posix.py", line 47, in _launch\n',
         "OverflowError: cannot serialize a bytes object larger than 4 GiB",
+        "  File \"/usr/lib/python3.11/multiprocessing/spawn.py\", line 132, in _main\n    self = reduction.pickle.load(from_parent)\nAttributeError: Can't get attribute 'MyDataset' on <module '__main__' (built-in)>",
     ),
     near_misses=(
         '  File "/lib/torch/serialization.py", line 850, in _save\n    pickler.dump(obj)\n'

@@ -90,6 +90,9 @@ HAZARD = Hazard(
         "RuntimeError: unable to mmap 134217728 bytes from file </torch_55_12_3>: Cannot allocate memory (12)",
         "NOTE: The SHMEM allocation limit is set to the default of 64MB.\nBus error (core dumped)",
         Case("Epoch 0:   0%|          | 0/313 [00:00<?, ?it/s]", "SIGBUS"),
+        Case("", "1", (DiskSpace(folder="/dev/shm", free_bytes=0, total_bytes=67108864),)),
+        'RuntimeError: torch_shm_manager at "/venv/lib/python3.11/site-packages/torch/bin/torch_shm_manager": error while loading shared libraries',
+        '  File "/usr/lib/python3.11/multiprocessing/synchronize.py", line 57, in __init__\n    sl = self._semlock = _multiprocessing.SemLock(\nOSError: [Errno 28] No space left on device',
     ),
     near_misses=(
         "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.",

@@ -65,6 +65,9 @@ HAZARD = Hazard(
         '  File "/lib/python3.11/multiprocessing/popen_spawn_posix.py", line 42, in _launch\n    prep_data = spawn.get_preparation_data(process_obj._name)\n',
         '  File "C:\\lib\\multiprocessing\\reduction.py", line 60, in dump\n    ForkingPickler(file, protocol).dump(obj)\n'
         "BrokenPipeError: [Errno 32] Broken pipe",
+        'The "freeze_support()" line can be omitted if the program is not going to be frozen to produce an executable.',
+        '  File "/usr/lib/python3.11/multiprocessing/spawn.py", line 164, in get_preparation_data\n    _check_not_importing_main()\n',
+        '  File "<string>", line 1, in <module>\n  File "/usr/lib/python3.11/multiprocessing/spawn.py", line 290, in _fixup_main_from_path\n    main_content = runpy.run_path(main_path,\n  File "train.py", line 6, in <module>\n    loader = iter(DataLoader(data, num_workers=2))\n  File "/usr/lib/python3.11/multiprocessing/context.py", line 288, in _Popen\n    return Popen(process_obj)\n',
     ),
     near_misses=(
         '  File "/lib/python3.9/multiprocessing/popen_spawn_posix.py", line 47, in _launch\n    reduction.dump(process_obj, fp)\n'

@@ -93,6 +93,16 @@ HAZARD = Hazard(
         '  File "/lib/torch/utils/data/dataloader.py", line 1133, in _try_get_data\n    data = self._data_queue.get(timeout=timeout)\n'
         '  File "/lib/torch/multiprocessing/reductions.py", line 496, in rebuild_storage_fd\n    fd = df.detach()\n'
         "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "RuntimeError: One or more background workers are no longer alive. Exiting.",
+        "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly while the future was running or pending.",
+        "RuntimeError: unable to open shared memory object </torch_4211_99> in read-write mode: No such file or directory",
+        '  File "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 1299, in _error_if_any_worker_fails\n',
+        Case(
+            'Traceback (most recent call last):\n  File "/venv/lib/python3.6/site-packages/torch/utils/data/dataloader.py", line 511, in _try_get_batch\n    data = self.data_queue.get(timeout=timeout)\n',
+            "1",
+            (ProcessExit(pid=91, name="python3.6", status=ExitStatus(signal="SIGSEGV")),),
+        ),
+        Case("", "1", (ProcessExit(pid=91, name="pt_data_worker", status=ExitStatus(code=1)),)),
     ),
     near_misses=(
         "RuntimeError: DataLoader worker (pid 325) is killed by signal: Bus error.",

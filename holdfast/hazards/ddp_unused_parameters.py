@@ -60,6 +60,7 @@ HAZARD = Hazard(
         "RuntimeError: It looks like your LightningModule has parameters that were not used in producing the loss returned by training_step.",
         "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following reasons: 1) Use of a module parameter outside the `forward` function.",
         '  File "/lib/python3.8/site-packages/torch/nn/parallel/distributed.py", line 1148, in forward\n    if torch.is_grad_enabled() and self.reducer._rebuild_buckets():',
+        '  File "/venv/lib/python3.11/site-packages/torch/nn/parallel/distributed.py", line 1480, in _find_tensors\n',
     ),
     near_misses=(
         "[W reducer.cpp:1158] Warning: find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters in the forward pass.",

@@ -9,7 +9,7 @@ What we do: estimate the space that checkpoints need, keep the newest two and th
 
 from holdfast.core.evidence import Evidence, Seen
 from holdfast.core.facts import MachineFacts
-from holdfast.core.observations import DiskSpace, LastPhase, ProcessExit
+from holdfast.core.observations import DiskSpace, ExitStatus, LastPhase, ProcessExit
 from holdfast.core.plan import Plan, Remedy
 from holdfast.core.text import human_bytes
 from holdfast.hazards import Case, Hazard, Invited, ended_by, judged, observed, proves, seen, suggests
@@ -94,7 +94,6 @@ HAZARD = Hazard(
             also=(seen("log", r"(?i)\bsav(?:e|ing)|checkpoint|\.write\("),),
         ),
         suggests("log", r"No usable temporary directory found"),
-        suggests("log", r"_open_zipfile_writer|write_end_of_file\(|\.write_record\(", unless=(seen("error", r"."),)),
     ),
     remedies=(
         Remedy(
@@ -143,6 +142,16 @@ HAZARD = Hazard(
             "SIGBUS",
             (DiskSpace(folder="/runs/07", free_bytes=0, total_bytes=10_000_000),),
         ),
+        Case(
+            "",
+            "SIGKILL",
+            (
+                DiskSpace(folder="/out", free_bytes=0, total_bytes=500, is_output=True),
+                ProcessExit(pid=7, name="python", status=ExitStatus(signal="SIGBUS")),
+            ),
+        ),
+        "saving checkpoint to /mnt/out/last.pt\nOSError: [Errno 5] Input/output error",
+        "FileNotFoundError: [Errno 2] No usable temporary directory found in ['/tmp', '/var/tmp', '/usr/tmp']",
     ),
     near_misses=(
         "RuntimeError: unable to write to file </torch_2_1_0>: No space left on device (28)",

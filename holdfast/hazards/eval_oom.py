@@ -88,7 +88,6 @@ HAZARD = Hazard(
         judged("proves", _below_an_evaluation),
         judged("suggests", _after_an_evaluation_began),
         judged("suggests", _killed_while_collecting),
-        suggests("log", r"(?i)(?:error|failed) (?:while|during) (?:evaluat|validat)\w*[^\n]*out of memory"),
         # A traceback truncated before its last line, where predictions are concatenated.
         suggests(
             "log",
@@ -133,6 +132,7 @@ HAZARD = Hazard(
             "***** Running Evaluation *****\n  Num examples = 120000\n  Batch size = 8\n 99%|█████████▉| 14890/15000 [21:03<00:09]\nKilled",
             "-9",
         ),
+        '  File "/venv/lib/python3.11/site-packages/transformers/trainer_pt_utils.py", line 125, in nested_concat\n',
     ),
     near_misses=(
         'Traceback (most recent call last):\n  File "/lib/site-packages/transformers/trainer.py", line 2514, in training_step\n    self.accelerator.backward(loss)\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB',

@@ -51,15 +51,6 @@ HAZARD = Hazard(
             "log",
             r"(?:No matching distribution found for|Could not find a version that satisfies the requirement|PackagesNotFoundError[\s\S]{0,200}) ?faiss-gpu",
         ),
-        suggests(
-            "error",
-            r"faiss",
-            also=(
-                seen("error", r"(?i)\bgpu\b"),
-                seen("error", r"has no attribute|not (?:available|supported|implemented|compiled)"),
-            ),
-            unless=(seen("log", r"out of memory"),),
-        ),
     ),
     remedies=(
         Remedy(
@@ -89,6 +80,7 @@ HAZARD = Hazard(
         "Failed to load GPU Faiss: ./_swigfaiss_gpu.so: undefined symbol: omp_set_lock\nFaiss falling back to CPU-only.",
         "ImportError: cannot import name 'GpuMultipleClonerOptions' from 'faiss'",
         "ERROR: No matching distribution found for faiss-gpu",
+        '  File "/venv/lib/python3.11/site-packages/faiss/__init__.py", line 16, in <module>\n    from .loader import *\nImportError: libcublas.so.11: cannot open shared object file: No such file or directory',
     ),
     near_misses=(
         "INFO:faiss.loader:Failed to load GPU Faiss: name 'GpuIndexIVFFlat' is not defined. Will not load constructor refs for GPU indexes.",

@@ -72,12 +72,6 @@ HAZARD = Hazard(
         suggests(
             "error", r"No operator found for `memory_efficient_attention|No available kernel\.\s+Aborting execution"
         ),
-        suggests(
-            "log",
-            r"import flash_attn_\w*cuda as flash_attn_|from flash_attn(?:\.\w+)* import",
-            also=(seen("frame", r"."),),
-            unless=(seen("error", r"Error"),),
-        ),
     ),
     remedies=(
         Remedy(
@@ -112,6 +106,8 @@ HAZARD = Hazard(
         "ImportError: DLL load failed while importing flash_attn_2_cuda: The specified module could not be found.",
         "  ERROR: Failed building wheel for flash-attn",
         'flash_attn/flash_attn_interface.py", line 10, in <module>\n    import flash_attn_2_cuda as flash_attn_cuda\nImportError: libcudart.so.12: cannot open shared object file: No such file or directory',
+        "  File \"/tmp/pip-req/flash-attn/setup.py\", line 19, in <module>\n    import torch\nModuleNotFoundError: No module named 'torch'",
+        "NotImplementedError: No operator found for `memory_efficient_attention_forward` with inputs",
     ),
     near_misses=(
         Case(

@@ -67,7 +67,6 @@ HAZARD = Hazard(
             unless=(seen("log", r"torch\.distributed|torchrun|elastic|local_rank"),),
         ),
         suggests("log", r"Worker with pid \d+ was terminated due to signal (?:5|10|11)\b"),
-        suggests("log", r"exitcode=-SIG(?:SEGV|BUS|TRAP)"),
     ),
     remedies=(
         _SPAWN,
@@ -102,6 +101,11 @@ HAZARD = Hazard(
         "[2015-12-14 19:15:06,790: ERROR/MainProcess] Process 'Worker-3' pid:1610 exited with 'signal 11 (SIGSEGV)'\n"
         "* frame #0: 0x00007fff93b4a9b3 libdispatch.dylib`dispatch_group_async + 533\n"
         "  frame #2: 0x00007fff9519b228 libBLAS.dylib`APL_dgemm + 1100",
+        "  0   libobjc.A.dylib   0x00000001a0a objc_initializeAfterForkError + 12",
+        "__THE_PROCESS_HAS_FORKED_AND_YOU_CANNOT_USE_THIS_COREFOUNDATION_FUNCTIONALITY___YOU_MUST_EXEC__",
+        "RuntimeError: MPS does not work in a forked subprocess",
+        Case("0   CoreFoundation   0x00000001a0b _scproxy_get + 4", "SIGSEGV"),
+        "[2026-02-03 09:14:40 +0000] [7] [WARNING] Worker with pid 81 was terminated due to signal 11",
     ),
     near_misses=(
         "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method",

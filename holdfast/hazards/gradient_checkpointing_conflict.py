@@ -30,7 +30,7 @@ HAZARD = Hazard(
         proves("log", r"does not support gradient[ _]checkpointing|is not compatible with gradient checkpointing"),
         proves(
             "error",
-            r"(?:gradient|activation)[ _]checkpointing\b[^\n]{0,80}(?:can't|cannot|can not|not (?:be )?(?:supported|compatible)|incompatible)",
+            r"(?i)(?:gradient|activation)[ _]checkpointing\b[^\n]{0,80}(?:can't|cannot|can not|not (?:be )?(?:supported|compatible)|incompatible)",
         ),
         proves("log", r"does not require grad and does not have a grad_fn", also=(_CHECKPOINTED,)),
         # An adapter without input gradients, in most reports; a frozen model or no_grad in the others.
@@ -80,6 +80,14 @@ HAZARD = Hazard(
         "ValueError: MptForCausalLM does not support gradient checkpointing.",
         "AssertionError: The parameter 447 has already been reduced. Gradient computed twice for this partition. Multiple gradient reduction is currently not supported",
         "trainable params: 4194304 || all params: 6742609920\nRuntimeError: element 0 of tensors does not require grad and does not have a grad_fn",
+        "torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: A different number of tensors was saved during the original forward and recomputation.",
+        "RuntimeError: Checkpointing is not compatible with .grad() or when an `inputs` parameter is passed to .backward().",
+        "RuntimeError: none of output has requires_grad=True, this checkpoint() is not necessary",
+        "RuntimeError: torch.utils.checkpoint: Unpack is being triggered for a tensor that was either never recomputed, or already unpacked once.",
+        "ValueError: Gradient checkpointing is not supported together with this reentrant module",
+        "RuntimeError: Parameter at index 127 with name base_model.model.layers.31.q_proj.lora_B.weight has been marked as ready twice.",
+        '  File "/venv/lib/python3.11/site-packages/torch/utils/checkpoint.py", line 271, in backward\n    outputs = ctx.run_function(*detached_inputs)\nRuntimeError: Trying to backward through the graph a second time',
+        '  File "/venv/lib/python3.11/site-packages/torch/utils/checkpoint.py", line 1129, in unpack_hook\n',
     ),
     near_misses=(
         "`use_cache=True` is incompatible with gradient checkpointing. Setting `use_cache=False`.",

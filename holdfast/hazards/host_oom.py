@@ -143,11 +143,6 @@ HAZARD = Hazard(
             "log",
             r"Signal 9 \(SIGKILL\) received by PID|terminated with signal SIGKILL|exitcode=-SIGKILL|exited with signal 9\b",
         ),
-        suggests("log", r"subprocesses? has abruptly died during map operation"),
-        fallout(
-            "log",
-            r"excessive memory usage causing the Operating System to kill the worker|terminated abruptly while the future was running",
-        ),
         judged("fallout", _killed_without_a_word),
     ),
     remedies=(
@@ -228,6 +223,16 @@ HAZARD = Hazard(
                 OomKillerOff(cgroup="/sys/fs/cgroup/memory/job", limit_bytes=600_000_000),
             ),
         ),
+        "slurmstepd: error: Step 81.0 exceeded memory limit (8400000 > 8388608), being killed",
+        "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+        "pyarrow.lib.ArrowMemoryError: malloc of size 4294967296 failed",
+        "Your notebook tried to allocate more memory than is available: your session crashed after using all available RAM.",
+        "[2026-02-03 09:14:41 +0000] [7] [ERROR] Worker (pid:81) was sent SIGKILL! Perhaps out of memory?",
+        Case("", "SIGKILL", (KernelKill(text="Out of memory: Killed process 91 (python)", pid=91, name="python"),)),
+        Case("", "SIGKILL", (JetsamKill(pid=91, name="python", reason="highwater"),)),
+        Case("", "SIGKILL", (OomKill(kills=1),)),
+        'Traceback (most recent call last):\n  File "train.py", line 4, in <module>\n    rows = list(reader)\nMemoryError',
+        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
     ),
     near_misses=(
         "RuntimeError: DataLoader worker (pid 19597) is killed by signal: Killed.",

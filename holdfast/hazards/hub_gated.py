@@ -64,6 +64,12 @@ HAZARD = Hazard(
         "huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error. Repository Not Found for url: https://huggingface.co/api/models/x/y.",
         "datasets.exceptions.DatasetNotFoundError: Dataset 'x/y' is a gated dataset on the Hub. You must be authenticated to access it.",
         "requests.exceptions.HTTPError: 403 Client Error: Forbidden for url: https://huggingface.co/api/models/google/gemma-2b",
+        "Access to model meta-llama/Llama-3.2-1B is restricted. You must have access to it and be authenticated to access it.",
+        "DatasetNotFoundError: Dataset 'team/private' doesn't exist on the Hub or cannot be accessed.",
+        "huggingface_hub.errors.LocalTokenNotFoundError: Token is required (`token=True`), but no token found.",
+        "If this is a private repository, make sure to pass a token having permission to this repo with `token`",
+        "huggingface_hub.errors.HfHubHTTPError: 401 Client Error. Invalid username or password.",
+        "403 Forbidden: Please enable access to public gated repositories in your fine-grained token settings",
     ),
     near_misses=(
         "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached files.",

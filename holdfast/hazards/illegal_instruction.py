@@ -52,7 +52,6 @@ HAZARD = Hazard(
         suggests(
             "log", r"Missing required CPU features|(?i:CPU (?:does not|doesn't) support (?:AVX|SSE4|FMA|the required))"
         ),
-        suggests("log", r"exit ?code ?[:=]? ?(?:-4|132)\b"),
         suggests(
             "frame", r"_GLOBAL__sub_I_\w+\.cpp\.AVX|_(?:AVX2|AVX512|avx2|avx512\w*)\b", also=(ended_by("SIGILL"),)
         ),
@@ -95,6 +94,9 @@ HAZARD = Hazard(
         "RuntimeError: This version of jaxlib was built using AVX instructions, which your CPU and/or operating system do not support.",
         "kernel: traps: python[13378] trap invalid opcode ip:405821 sp:7fff1cb723c0 error:0 in libc10.so",
         Case("Loading faiss.", "132"),
+        "RuntimeError: NumPy was built with baseline optimizations: \n(SSE SSE2 SSE3) but your machine doesn't support:\n(AVX2).",
+        "ImportError: Missing required CPU features: avx2",
+        Case("Thread 0 Crashed:\n0   libtorch_cpu.so   0x00007f12 dot_kernel_AVX512 + 12", "SIGILL"),
     ),
     near_misses=(
         "RuntimeError: CUDA error: an illegal instruction was encountered",

@@ -72,6 +72,16 @@ HAZARD = Hazard(
             ),
         ),
         Case("wandb: Enter your choice: \nEOFError: EOF when reading a line", "1", (LastPhase(phase="load"),)),
+        Case(
+            "",
+            "hang",
+            (
+                ProcessView(
+                    pid=91, command="python", wait=Wait(kind="kernel", target=WaitTarget.FILE_LOCK, name="/out/lock")
+                ),
+            ),
+        ),
+        Case("Overwrite out/model? [y/N]", "hang", (TreeVerdict(verdict=Verdict.SLEEPING),)),
     ),
     near_misses=(
         "EOFError: Ran out of input",

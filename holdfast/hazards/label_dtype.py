@@ -56,9 +56,6 @@ HAZARD = Hazard(
             unless=(seen("log", r"clamp_|build_targets"),),
         ),
         suggests("log", r"result type (?:Float|Double) can't be cast", also=(seen("log", _FLOAT_LOSS),)),
-        suggests(
-            "error", r"expected Long tensor \(got \w+ tensor\)|expected \w+ \(got torch\.\w+Tensor\)", also=(_LOSS,)
-        ),
         suggests("log", r"is_same_size received an invalid combination of arguments"),
         suggests("log", r"one_hot is only applicable to index tensor"),
         suggests("log", r"\"(?:host_softmax|log_softmax\w*|softmax\w*)\" not implemented for '(?:Long|Int)'"),
@@ -66,11 +63,6 @@ HAZARD = Hazard(
             "log",
             r"[Ee]xpected (?:object of )?(?:scalar )?type (?:Float|Double) but (?:got|found) (?:scalar )?(?:type )?(?:Long|Int|Bool|Byte|Double)",
             also=(seen("log", rf"{_CLASS_LOSS}|{_FLOAT_LOSS}|criterion\("),),
-        ),
-        suggests(
-            "error",
-            r"'torch\.(?:cuda\.)?(?:Float|Int|Double)Tensor'|torch\.(?:cuda\.)?(?:Float|Int|Double)Tensor for argument",
-            also=(seen("log", _CLASS_LOSS),),
         ),
     ),
     remedies=(
@@ -106,6 +98,13 @@ HAZARD = Hazard(
         "RuntimeError: Expected floating point type for target with class probabilities, got Long",
         "TypeError: FloatBCECriterion_updateOutput received an invalid combination of arguments - got (int, torch.FloatTensor, torch.LongTensor, torch.FloatTensor, bool, NoneType)",
         "TypeError: CudaClassNLLCriterion_updateOutput received an invalid combination of arguments - got (int, torch.cuda.FloatTensor, torch.cuda.FloatTensor)",
+        "TypeError: labels must be of type int64, got float32",
+        "ValueError: Unknown label type: 'continuous'",
+        "    loss = F.binary_cross_entropy(pred, target)\nRuntimeError: result type Float can't be cast to the desired output type Long",
+        "TypeError: is_same_size received an invalid combination of arguments",
+        "RuntimeError: one_hot is only applicable to index tensor.",
+        "RuntimeError: \"log_softmax_lastdim_kernel_impl\" not implemented for 'Long'",
+        "    loss = criterion(out, y)\nRuntimeError: Expected object of scalar type Float but got scalar type Long for argument #2 'target'",
     ),
     near_misses=(
         "RuntimeError: expected scalar type Half but found Float",

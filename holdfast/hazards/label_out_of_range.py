@@ -35,7 +35,6 @@ HAZARD = Hazard(
         suggests(
             "log", r"(?:Spatial)?ClassNLLCriterion\S*:\d+[^\n]*Assertion|(?:nll_loss|NLLLoss)\w*\S*[^\n]*Assertion"
         ),
-        suggests("error", r"device-side assert[^\n]*(?:ClassNLLCriterion|NLLLoss|BCECriterion|[Ll]oss\.cu)"),
         suggests(
             "log",
             r"idx_dim >= 0 && idx_dim < index_size",
@@ -86,6 +85,14 @@ HAZARD = Hazard(
         "RuntimeError: Class values must be smaller than num_classes.",
         "AssertionError: Label class 2 exceeds nc=2 in data.yaml. Possible class labels are 0-1",
         "RuntimeError: all elements of target should be between 0 and 1",
+        "tensorflow.python.framework.errors_impl.InvalidArgumentError: Received a label value of 10 which is outside the valid range of [0, 10).",
+        "xgboost.core.XGBoostError: Check failed: label must be in [0, num_class).",
+        "RuntimeError: Detected more unique values in `target` than `num_classes`. Expected only 3 but found 4 in `target`.",
+        "ValueError: label 7 is out of range for 5 classes",
+        'one_hot(target)\n../aten/src/ATen/native/cuda/ScatterGatherKernel.cu:144: operator(): block: [0,0,0], thread: [1,0,0] Assertion `idx_dim >= 0 && idx_dim < index_size && "index out of bounds"` failed.',
+        "AssertionError: The `num_classes` (80) in Shared2FCBBoxHead of MMDataParallel does not match the length of `CLASSES` 3) in CocoDataset",
+        "    return torch._C._nn.cross_entropy_loss(input, target)\nIndexError: Target 9 is out of bounds; index 9 is out of bounds",
+        '  File "loss.py", line 9, in cross_entropy\nRuntimeError: CUDA error: device-side assert triggered',
     ),
     near_misses=(
         "IndexError: index out of range in self",

@@ -69,6 +69,11 @@ HAZARD = Hazard(
         "TypeError: pad_sequence(): argument 'padding_value' (position 3) must be float, not NoneType",
         "ValueError: Pipeline with tokenizer without pad_token cannot do batching. You can try to set it with `pipe.tokenizer.pad_token_id`",
         "AssertionError: self.model.config.pad_token_id has to be defined. In T5 it is usually set to the pad_token_id.",
+        "ValueError: Unable to set proper padding strategy as the tokenizer does not have a padding token.",
+        "ValueError: The provided `pad_token` ('<pad>') is not found in the vocabulary",
+        "ValueError: pad_token_id must be set when batch size > 1",
+        "AttributeError: 'LlamaConfig' object has no attribute 'pad_token_id'",
+        '  File "/venv/lib/python3.11/site-packages/transformers/tokenization_utils_base.py", line 2900, in _get_padding_truncation_strategies\n',
     ),
     near_misses=(
         "Setting `pad_token_id` to `eos_token_id`:50256 for open-end generation.",

@@ -71,7 +71,6 @@ HAZARD = Hazard(
             r"\(mpsFileLoc\)[^\n]{0,160}error:|loc\(\"mps_\w+\"[^\n]{0,160}error:|'mps\.\w+' op |see current operation: %\w+ = \"mps\.",
             unless=(_TYPES,),
         ),
-        suggests("log", r"MLIR pass manager failed|original module failed verification", unless=(_TYPES,)),
         proves("error", r"INTERNAL ASSERT FAILED at [^\n]{0,160}[/\\]mps[/\\]|\[srcBuf length\] > 0"),
         suggests(
             "log",
@@ -124,6 +123,9 @@ HAZARD = Hazard(
         ),
         "Using device: mps\nEpoch 1:   3%|#| 12/400\nzsh: segmentation fault  python train.py",
         "/Sources/MetalPerformanceShadersGraph/Core/Files/Operations/MPSGraphConvolutionOps.mm:346: failed assertion `sourceTensor rank must be 4'",
+        'RuntimeError: [srcBuf length] > 0 INTERNAL ASSERT FAILED at "aten/src/ATen/native/mps/OperationUtils.mm":530, please report a bug to PyTorch.',
+        "RuntimeError: Failed to create Metal compute pipeline",
+        Case("0   libtorch_cpu.dylib   0x00000001100 at::native::mps::runMPSGraph + 120", "SIGABRT"),
     ),
     near_misses=(
         "MPSKernelDAG.mm:805: failed assertion `Error getting visible function: (null) Compiler encountered XPC_ERROR_CONNECTION_INVALID (is the OS shutting down?)'",

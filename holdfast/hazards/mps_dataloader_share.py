@@ -45,12 +45,14 @@ HAZARD = Hazard(
         "huggingface/sentence-transformers#3014",
         "pytorch/examples#1105",
     ),
-    over=("mps-device-mismatch", "dataloader-pickle"),
+    over=("fork-objc", "mps-device-mismatch", "dataloader-pickle"),
     matches=(
         "RuntimeError: _share_filename_: only available on CPU",
         '  File "/lib/torch/multiprocessing/reductions.py", line 319, in reduce_storage\n    metadata = storage._share_filename_cpu_()\nRuntimeError: _share_filename_: only available on CPU',
         "RuntimeError: _share_fd_: only available on CPU",
         "RuntimeError: cannot pin 'torch.mps.FloatTensor' only dense CPU tensors can be pinned",
+        '  File "data.py", line 3, in _worker_loop\nRuntimeError: Cannot re-initialize MPS in forked subprocess',
+        'device: mps\n  File "/venv/lib/python3.11/site-packages/torch/multiprocessing/reductions.py", line 240, in reduce_tensor\n    storage._share_filename_cpu_()\n',
     ),
     near_misses=(
         "UserWarning: 'pin_memory' argument is set as true but not supported on MPS now, then device pinned memory won't be used.",

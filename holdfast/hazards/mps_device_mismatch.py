@@ -94,6 +94,7 @@ HAZARD = Hazard(
         "RuntimeError: indices should be either on cpu or on the same device as the indexed tensor (mps:0)",
         "TypeError: can't convert mps:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first.",
         "RuntimeError: Input and parameter tensors are not at the same device, found input tensor at mps:0 and parameter tensor at cpu",
+        "RuntimeError: don't know how to restore data location of torch.storage.UntypedStorage (tagged with mps)",
     ),
     near_misses=(
         "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",

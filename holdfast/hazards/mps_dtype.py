@@ -57,7 +57,6 @@ HAZARD = Hazard(
             r"input types 'tensor<[^>']*?(?P<first>b?f\d+|[su]?i\d+)>' and 'tensor<(?![^>']*?(?P=first)>)[^>']*>'",
         ),
         proves("error", rf"[Ii]nput type \({_MPS_TYPE}\) and (?:weight|bias) type \({_MPS_TYPE}\)"),
-        suggests("error", r"Undefined type (?:Complex\w*|Double|\w*Float8\w*)"),
         suggests(
             "error",
             r"(?i)(?:fp16|bf16|mixed precision)[^\n]{0,160}(?:can only be used on|requires|supported)|setup doesn't support bf16",
@@ -109,6 +108,7 @@ HAZARD = Hazard(
         "MPSNDArrayMatrixMultiplication.mm:3524: failed assertion `Destination NDArray and Accumulator NDArray cannot have different datatype in MPSNDArrayMatrixMultiplication'",
         "RuntimeError: Input type (MPSFloatType) and weight type (MPSHalfType) should be the same",
         "ValueError: fp16 mixed precision requires a GPU (not 'mps').",
+        "device=mps\nRuntimeError: \"conv2d\" not implemented for 'Half'",
     ),
     near_misses=(
         "RuntimeError: Input type (MPSFloatType) and weight type (torch.FloatTensor) should be the same",

@@ -88,6 +88,8 @@ HAZARD = Hazard(
             "    + 2569 at::mps::MPSStream::synchronize(at::mps::SyncType)  (in libtorch_cpu.dylib) + 88  [0x11a2b3c4d]\n",
             "hang",
         ),
+        Case("Error: command buffer exited with error status. (kIOGPUCommandBufferCallbackErrorTimeout)", "hang"),
+        'device: mps\nTraceback (most recent call last):\n  File "train.py", line 9, in step\n    total += loss.item()\nKeyboardInterrupt',
     ),
     near_misses=(
         Case(

@@ -62,6 +62,10 @@ HAZARD = Hazard(
         "RuntimeError: Adaptive pool MPS: input sizes must be divisible by output sizes.",
         "NotImplementedError: Could not run 'aten::_pin_memory' with arguments from the 'CUDA' backend.",
         "RuntimeError: No backend type associated with device type mps",
+        "NotImplementedError: set PYTORCH_ENABLE_MPS_FALLBACK=1 to run aten::foo on the CPU",
+        "RuntimeError: The MPS backend does not support this operator",
+        "device: mps\nRuntimeError: Could not run on tensor backend other than CPU/CUDA/MKLDNN",
+        "RuntimeError: PyTorch is not linked with support for mps devices",
     ),
     near_misses=(
         "UserWarning: The operator 'aten::nonzero' is not currently supported on the MPS backend and will fall back to run on the CPU. This may have performance implications.",

@@ -72,6 +72,7 @@ HAZARD = Hazard(
             "export PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0\nStarting training...\nzsh: killed     python train.py",
             "SIGKILL",
         ),
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO=high\nRuntimeError: stod: no conversion",
     ),
     near_misses=(
         "RuntimeError: MPS backend out of memory (MPS allocated: 7.43 GB, other allocations: 24.46 GB, max allowed: 32.00 GB). Tried to allocate 129.21 MB on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations (may cause system failure).",

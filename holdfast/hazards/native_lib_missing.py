@@ -115,6 +115,11 @@ HAZARD = Hazard(
         "OSError: /usr/local/lib/python3.8/dist-packages/torchaudio/lib/libtorchaudio.so: undefined symbol: _ZNK3c107SymBool10guard_boolEPKcl",
         "INTEL MKL ERROR: libmkl_avx2.so: undefined symbol: mkl_sparse_optimize_bsr_trsm_i8.\nIntel MKL FATAL ERROR: Cannot load libmkl_avx2.so or libmkl_def.so.",
         "Could not load library libcudnn_cnn_infer.so.8. Error: libcuda.so: cannot open shared object file: No such file or directory",
+        "OSError: sndfile library not found",
+        "ModuleNotFoundError: No module named '_lzma'",
+        "RuntimeError: Detected that PyTorch and torchvision were compiled with different CUDA versions.",
+        "OSError: /venv/lib/libtorch_global_deps.so: file too short",
+        '  File "/venv/lib/python3.11/site-packages/torch/__init__.py", line 174, in _load_global_deps\n',
     ),
     near_misses=(
         "W tensorflow/stream_executor/platform/default/dso_loader.cc:64] Could not load dynamic library 'libnvinfer.so.7'; dlerror: libnvinfer.so.7: cannot open shared object file: No such file or directory",

@@ -44,10 +44,6 @@ HAZARD = Hazard(
         ),
         proves("log", rf"NCCL WARN (?!.*{_OPTIONAL})"),
         suggests(
-            "log",
-            r"peer access is not supported between these two devices|mapping of buffer object failed|doesn't support faster communication broadband via P2P",
-        ),
-        suggests(
             "error", r"\bNCCL\b", unless=(seen("log", r"Watchdog caught|timed out|Timeout\(ms\)|[Ss]ocket [Tt]imeout"),)
         ),
         suggests(
@@ -107,6 +103,7 @@ HAZARD = Hazard(
         "RuntimeError: Distributed package doesn't have NCCL built in",
         "gpu004:2200689:2200706 [3] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer gpu004<55693>",
         "torch.distributed.DistBackendError: NCCL error in: /pytorch/ProcessGroupNCCL.cpp:1331, remote process exited or there was a network error, NCCL version 2.19.3\nncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+        '  File "/venv/lib/python3.11/site-packages/torch/nn/parallel/comm.py", line 57, in _broadcast_coalesced\n',
     ),
     near_misses=(
         Case(

@@ -112,6 +112,8 @@ HAZARD = Hazard(
             "eudoxus:4055976:4056040 [1] NCCL INFO comm 0x7f4400002fb0 rank 1 nranks 4 cudaDev 1 busId 25000 - Init COMPLETE\neudoxus:4055975:4055975 [0] NCCL INFO Launch mode Parallel",
             "hang",
         ),
+        "frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<long>) + 0x1d4 (0x7f12 in /venv/libtorch_cuda.so)",
+        '  File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3685, in barrier\n',
     ),
     near_misses=(
         "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='huggingface.co', port=443): Read timed out. (read timeout=10)",

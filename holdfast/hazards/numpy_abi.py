@@ -71,6 +71,8 @@ HAZARD = Hazard(
         "ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C header, got 88 from PyObject",
         "RuntimeError: module compiled against API version 0xe but this version of numpy is 0xd\nImportError: numpy.core.multiarray failed to import",
         "TypeError: expected np.ndarray (got numpy.ndarray)",
+        "RuntimeError: Could not infer dtype of numpy.float32",
+        "Importing the numpy C-extensions failed. This error can happen for many reasons, often due to issues with your setup or how NumPy was installed.",
     ),
     near_misses=(
         "/usr/lib/python2.7/site-packages/pandas/_libs/__init__.py:4: RuntimeWarning: numpy.dtype size changed, may indicate binary incompatibility. Expected 96, got 88",

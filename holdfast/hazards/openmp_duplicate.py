@@ -100,7 +100,6 @@ HAZARD = Hazard(
         proves("log", r"multiple copies of the OpenMP runtime have been linked"),
         judged("proves", _two_images),
         judged("suggests", _dies_in_openmp),
-        judged("suggests", _two_files),
         suggests("log", r"stop reason = EXC_BAD_ACCESS[^\n]*\n[^\n]*lib(?:omp|iomp5)\S*`(?:void )?__kmp"),
         suggests(
             "log",
@@ -158,6 +157,8 @@ HAZARD = Hazard(
             "sklearn/cluster/_kmeans.py:870: FutureWarning: The default value of `n_init` will change\nzsh: segmentation fault  python fit.py",
             "SIGSEGV",
         ),
+        "Error: mkl-service + Intel(R) MKL: MKL_THREADING_LAYER=INTEL is incompatible with libgomp-a34b3233.so.1 library.",
+        Case("KMP_DUPLICATE_LIB_OK=TRUE\nstep 1", "SIGSEGV"),
     ),
     near_misses=(
         "RuntimeWarning: Found Intel OpenMP ('libiomp') and LLVM OpenMP ('libomp') loaded at the same time.",

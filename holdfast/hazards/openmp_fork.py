@@ -145,11 +145,6 @@ HAZARD = Hazard(
         judged("suggests", _task_without_an_end),
         judged("fallout", _workers_began_and_no_more),
         suggests("frame", r"pthreadpool_destroy|PThreadPool::set_thread_count"),
-        suggests(
-            "log",
-            r"WORKER TIMEOUT \(pid:\d+\)",
-            also=(seen("log", r"(?i)preload"), seen("log", r"(?i)torch|transformers|model")),
-        ),
     ),
     remedies=(
         Remedy("start worker processes with spawn", change={"start_method": "spawn"}, cost="a few seconds per worker"),
@@ -222,6 +217,12 @@ HAZARD = Hazard(
         Case(
             "[2015-06-15 21:26:58,947: WARNING/MainProcess] celery@server ready.\n[2015-06-15 21:27:32,515: INFO/MainProcess] Received task: tasks.embed[0383dc0b-0c17-413f-a360-b1e4301b35ba]",
             "hang",
+        ),
+        Case("#1  0x00007f12 in pthreadpool_destroy () from /venv/lib/libtorch_cpu.so", "hang"),
+        Case(
+            "Thread 91 (most recent call first):\n#0  0x00007f12 in futex_wait () from /lib/libc.so.6\n#1  0x00007f13 in GOMP_parallel () from /venv/lib/libgomp.so.1",
+            "hang",
+            (ProcessView(pid=91, command="python", wait=Wait(kind="lock", target=WaitTarget.LOCK), forked_from=80),),
         ),
     ),
     near_misses=(

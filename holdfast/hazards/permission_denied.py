@@ -84,6 +84,8 @@ HAZARD = Hazard(
         'safetensors_rust.SafetensorError: Error while serializing: IoError(Os { code: 13, kind: PermissionDenied, message: "Permission denied" })',
         "There was a problem when trying to write in your cache folder (/nonexistent/.cache/huggingface/hub). You should set the environment variable TRANSFORMERS_CACHE to a writable directory.",
         "bash: ./train.sh: Permission denied",
+        "RuntimeError: the folder /opt/cache is not writable",
+        "RuntimeError: cannot cache function '__shear_dense': no locator available for file '/venv/lib/python3.11/site-packages/librosa/util/utils.py'",
     ),
     near_misses=(
         "Matplotlib created a temporary config/cache directory at /tmp/matplotlib-9k89vsu8 because the default path (/home/user/.config/matplotlib) is not a writable directory",

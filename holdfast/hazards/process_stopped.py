@@ -45,6 +45,7 @@ HAZARD = Hazard(
             "step 40 loss 0.91\n[1]+  Stopped                 python train.py",
             "hang",
         ),
+        Case("", "hang", (ProcessView(pid=91, command="python", tracer_pid=12),)),
     ),
     near_misses=(
         Case("Early stopping: Stopped at epoch 12", "0"),

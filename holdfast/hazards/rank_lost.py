@@ -46,6 +46,9 @@ HAZARD = Hazard(
                 ProcessExit(pid=31, name="python", rank=0, status=ExitStatus(code=1)),
             ),
         ),
+        Case(
+            "", "1", (ProcessExit(pid=91, name="python", status=ExitStatus(signal="SIGKILL"), rank=1, is_first=True),)
+        ),
     ),
     near_misses=(
         "RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.1]:33165",

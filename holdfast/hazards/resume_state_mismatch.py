@@ -69,7 +69,6 @@ HAZARD = Hazard(
             r"No such file or directory: [^\n]*(?:trainer_state\.json|optimizer\.(?:pt|bin)|scheduler\.(?:pt|bin)|rng_state\S*\.pth|random_states_\d+\.pkl|training_state\S*|\S*optim_states\.pt|\S*mp_rank_\d+_model_states\.pt)",
         ),
         proves("log", r"[Cc]an't find a valid checkpoint at"),
-        suggests("log", r"epochs is finished, nothing to resume|[Rr]esume checkpoint \S* not found"),
         suggests("error", rf"^KeyError: ['\"(]*(?:{_STATE_KEYS})['\")]*$", also=(_RESUMING,)),
         suggests(
             "error",
@@ -135,6 +134,12 @@ HAZARD = Hazard(
         "AssertionError: If capturable=False, state_steps should not be CUDA tensors.",
         "ValueError: Can't find a valid checkpoint at out/checkpoint-20",
         "FileNotFoundError: [Errno 2] No such file or directory: 'out/checkpoint-20/trainer_state.json'",
+        "RuntimeError: Criterion does not match; please reset the optimizer (--reset-optimizer).",
+        "TypeError: RNG state must be a torch.ByteTensor",
+        "RuntimeError: the optimizer state does not match the model's parameters",
+        "  File \"/venv/lib/python3.11/site-packages/transformers/trainer.py\", line 3400, in _load_optimizer_and_scheduler\n    self.optimizer.load_state_dict(state)\nKeyError: 'exp_avg'",
+        "RuntimeError: resuming with a different number of GPUs is not possible",
+        '  File "/venv/lib/python3.11/site-packages/pytorch_lightning/trainer/connectors/checkpoint_connector.py", line 310, in restore_optimizers\n',
     ),
     near_misses=(
         "RuntimeError: Error(s) in loading state_dict for BoringModel:\n\tsize mismatch for layer.weight",

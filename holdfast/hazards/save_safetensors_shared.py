@@ -58,6 +58,9 @@ HAZARD = Hazard(
         "RuntimeError: \n            Some tensors share memory, this will lead to duplicate memory on disk and potential differences when loading them again: [{'lm_head.weight', 'embed.weight'}].",
         "ValueError: You are trying to save a non contiguous tensor: `encoder.weight` which is not allowed.",
         '  File "/venv/lib/python3.11/site-packages/safetensors/torch.py", line 394, in _flatten\n    raise RuntimeError(',
+        "A potential way to correctly save your model is to use `save_model`.",
+        "RuntimeError: Error while trying to find names to remove to save state dict, but found no suitable name to keep for saving amongst: {'a', 'b'}.",
+        "RuntimeError: the tied weights cannot be written with safe_serialization=True",
     ),
     near_misses=(
         "Removed shared tensor {'lm_head.weight'} while saving. This should be OK, but check by verifying that you don't receive any warning while reloading",

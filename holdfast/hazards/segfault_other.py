@@ -91,6 +91,7 @@ HAZARD = Hazard(
             "1",
             (ProcessExit(pid=32, name="python", rank=1, status=ExitStatus(signal="SIGSEGV"), is_first=True),),
         ),
+        "0   libarrow.1700.dylib   0x000000011e0 arrow::fs::FileSystemRegistrar::FileSystemRegistrar + 82",
     ),
     near_misses=(
         "Illegal instruction (core dumped)",

@@ -80,6 +80,7 @@ HAZARD = Hazard(
                 MutexWait(pid=52, command="python", tid=52, owner_tid=44, how="orphaned_by_fork", parent_pid=41),
             ),
         ),
+        "_frozen_importlib._DeadlockError: deadlock detected by _ModuleLock('transformers.models') at 140230",
     ),
     near_misses=(
         Case("", "hang", (TreeVerdict(verdict=Verdict.SLEEPING),)),

@@ -10,7 +10,7 @@ What we do: use one thread per processor in total, and no more workers than proc
 from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Case, Hazard, Invited, judged, proves, seen, suggests
+from holdfast.hazards import HUNG, Case, Hazard, Invited, judged, proves, seen, suggests
 
 _WORKERS = r"create (\d+) worker processes in total\. Our suggested max number of worker in current system is (\d+)"
 _POOL_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -94,6 +94,7 @@ HAZARD = Hazard(
             unless=(seen("log", r"socket|read\b|write could not complete|zmq"),),
         ),
         judged("suggests", _crowd_of_workers),
+        suggests("log", r"excessive worker creation might get DataLoader", also=(HUNG,)),
         judged("suggests", _high_load),
         judged("fallout", _waits_for_data),
     ),
@@ -119,12 +120,15 @@ HAZARD = Hazard(
             "UserWarning: This DataLoader will create 30 worker processes in total. Our suggested max number of worker in current system is 2, which is smaller than what this DataLoader is going to create.",
             "hang",
         ),
+        Case("Please be aware that excessive worker creation might get DataLoader running slow or even freeze", "hang"),
         "OpenBLAS blas_thread_init: pthread_create failed for thread 50 of 64: Resource temporarily unavailable",
         "libgomp: Thread creation failed: Resource temporarily unavailable",
         "OpenBLAS warning: precompiled NUM_THREADS exceeded, adding auxiliary array for thread metadata.",
         "RuntimeError: can't start new thread",
         "Train Epoch: [0] [100/9000] eta: 4 days lr: 0.0001 time: 40.1906  data: 38.0570  max mem: 10768",
         " 10:14:02 up 12 days,  3:11,  4 users,  load average: 387.21, 355.10, 301.77",
+        '  File "/usr/lib/python3.11/multiprocessing/popen_fork.py", line 66, in _launch\n    self.pid = os.fork()\nBlockingIOError: [Errno 11] Resource temporarily unavailable',
+        "OpenBLAS blas_thread_init: pthread_create failed for thread 63 of 64: Resource temporarily unavailable",
     ),
     near_misses=(
         Case(

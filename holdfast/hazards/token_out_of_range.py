@@ -82,6 +82,12 @@ HAZARD = Hazard(
         "IndexError: piece id is out of range.",
         "OverflowError: out of range integral type conversion attempted",
         "tensorflow.python.framework.errors_impl.InvalidArgumentError: indices[0,5] = 30522 is not in [0, 30522)",
+        "ValueError: token ids out of range for a vocabulary of 32000",
+        "ValueError: the vocab size of the model (32000) is smaller than that of the tokenizer (32001)",
+        "RuntimeError: index out of range at /pytorch/aten/src/TH/generic/THTensorEvenMoreMath.cpp:418",
+        "    x = self.word_embeddings(ids)\nIndexError: index 32001 is out of bounds for axis 0 with size 32000",
+        "input_ids.max() 32005 vocab_size 32000\n    return torch.embedding(weight, input)\nRuntimeError: CUDA error: device-side assert triggered",
+        '  File "/venv/lib/python3.11/site-packages/torch/nn/functional.py", line 2551, in embedding\n',
     ),
     near_misses=(
         "IndexError: list index out of range",

@@ -45,7 +45,6 @@ HAZARD = Hazard(
         ),
         suggests("log", r"metadata-generation-failed", also=(seen("log", rf"(?i)\b{_RUST_PACKAGES}\b|rust|maturin"),)),
         suggests("error", r"No module named 'tokenizers\.tokenizers'"),
-        suggests("error", r"tokenizers[^\n]*is required for a normal functioning of this module"),
         suggests("log", r"No matching distribution found for tokenizers"),
     ),
     remedies=(
@@ -70,6 +69,7 @@ HAZARD = Hazard(
         "huggingface/transformers#4307",
         "astral-sh/uv#3342",
     ),
+    over=("version-api-rename",),
     matches=(
         "  ERROR: Failed building wheel for tokenizers\nFailed to build tokenizers",
         "error: can't find Rust compiler",
@@ -79,6 +79,10 @@ HAZARD = Hazard(
         "error: casting `&T` to `&mut T` is undefined behavior, even if the reference is unused, consider instead using an `UnsafeCell`\n --> tokenizers-lib/src/models/bpe/trainer.rs:526:47",
         "error: could not compile `tokenizers` (lib) due to 1 previous error; 3 warnings emitted",
         "  Cargo, the Rust package manager, is not installed or is not on PATH.\n  This package requires Rust and Cargo to compile extensions.",
+        "error: cargo rustc --lib failed with code 101",
+        "tokenizers\nerror: metadata-generation-failed",
+        "ModuleNotFoundError: No module named 'tokenizers.tokenizers'",
+        "ERROR: No matching distribution found for tokenizers==0.10.3",
     ),
     near_misses=(
         "Building wheels for collected packages: tokenizers\n  Building wheel for tokenizers (pyproject.toml) ... done\nSuccessfully built tokenizers",

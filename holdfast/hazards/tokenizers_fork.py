@@ -80,6 +80,10 @@ HAZARD = Hazard(
             'Thread 99 (idle): "MainThread"\n    _batch_encode_plus (transformers/tokenization_utils_fast.py:428)\n    __getitem__ (train.py:30)\n    _worker_loop (torch/utils/data/_utils/worker.py:308)\n',
             "hang",
         ),
+        Case(
+            "huggingface/tokenizers: The current process just got forked, after parallelism has already been used. Disabling parallelism to avoid deadlocks...\nstep 1",
+            "hang",
+        ),
     ),
     near_misses=(
         "huggingface/tokenizers: The current process just got forked, after parallelism has already been used. Disabling parallelism to avoid deadlocks...\n"

@@ -60,6 +60,7 @@ HAZARD = Hazard(
         "RuntimeError: Too many open files. Communication with the workers is no longer possible. Please increase the limit using `ulimit -n` in the shell",
         "RuntimeError: unable to open shared memory object </torch_30997_2076642173> in read-write mode: Too many open files (24)",
         "safetensors_rust.SafetensorError: Error while opening: Too many open files (os error 24)",
+        '  File "/usr/lib/python3.11/multiprocessing/reduction.py", line 164, in recvfds\n',
     ),
     near_misses=(
         "RuntimeError: unable to allocate shared memory(shm) for file </torch_9_1_0>: No space left on device (28)",

@@ -86,6 +86,7 @@ HAZARD = Hazard(
         "NotImplementedError: Could not run 'torchvision::nms' with arguments from the 'CUDA' backend. This could be because the operator doesn't exist for this backend",
         "ValueError: Invalid CUDA 'device=0' requested. Use 'device=cpu' or pass valid CUDA device(s) if available\ntorch.cuda.is_available(): False\ntorch.cuda.device_count(): 0",
         "ValueError: FP16 Mixed precision training with AMP or APEX (`--fp16`) and FP16 half precision evaluation (`--fp16_full_eval`) can only be used on CUDA devices.",
+        "User provided device_type of 'cuda', but CUDA is not available. Disabling",
     ),
     near_misses=(
         "RuntimeError: Attempting to deserialize object on CUDA device 2 but torch.cuda.device_count() is 1.",

@@ -9,7 +9,7 @@ What we do: write safetensors and plain JSON, which are safe to load. For your o
 
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Hazard, Invited, proves, seen, suggests
+from holdfast.hazards import Hazard, Invited, proves, suggests
 
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
@@ -35,11 +35,6 @@ HAZARD = Hazard(
         proves("log", r"load\(\) got an unexpected keyword argument 'weights_only'"),
         suggests("error", r"weights_only|add_safe_globals|safe_globals\("),
         suggests("log", r"Re-running `torch\.load` with `weights_only` set to `False`"),
-        suggests(
-            "log",
-            r"_get_wo_message|_weights_only_unpickler",
-            unless=(seen("error", r"Ran out of input|failed finding"),),
-        ),
     ),
     remedies=(
         Remedy(
@@ -73,6 +68,10 @@ HAZARD = Hazard(
         "\tWeightsUnpickler error: Unsupported global: GLOBAL deepspeed.runtime.fp16.loss_scaler.LossScaler was not an allowed global by default.",
         "ValueError: Due to a serious vulnerability issue in `torch.load`, even with `weights_only=True`, we now require users to upgrade torch to at least v2.6",
         "TypeError: 'weights_only' is an invalid keyword argument for Unpickler()",
+        "WeightsUnpickler error: Unsupported class. Please check the list of types accepted by default with weights_only in the docs",
+        "RuntimeError: Can not safely load weights when explicit pickle_module is specified",
+        "TypeError: load() got an unexpected keyword argument 'weights_only'",
+        "Re-running `torch.load` with `weights_only` set to `False` will likely succeed, but it can result in arbitrary code execution.",
     ),
     near_misses=(
         "FutureWarning: You are using `torch.load` with `weights_only=False` (the current default value), which uses the default pickle module implicitly.",

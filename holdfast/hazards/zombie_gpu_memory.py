@@ -113,8 +113,6 @@ HAZARD = Hazard(
             ),
         ),
         suggests("log", r"\d +C\+?G? +Unknown Error +\d+MiB"),
-        # The card lists a process that no longer exists.
-        suggests("log", r"kill: \(\d+\) - No such process", also=(seen("log", r"nvidia-smi|used_gpu_memory|MiB /"),)),
         proves(
             "log", r"Free memory on device [\w:() ]*\([\d.]+/[\d.]+ GiB\) on startup is less than desired GPU memory"
         ),
@@ -155,6 +153,8 @@ HAZARD = Hazard(
         "    torch._C._cuda_setDevice(device)\nRuntimeError: CUDA error: out of memory",
         "| N/A   36C    P0    41W / 300W |  12799MiB / 16280MiB |      0%      Default |\n|  No running processes found                                                 |",
         "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
+        "|    0   N/A  N/A     91      C   Unknown Error                   10241MiB |",
+        "ValueError: Free memory on device (2.1/23.6 GiB) on startup is less than desired GPU memory utilization (0.9, 21.3 GiB).",
     ),
     near_misses=(
         "RuntimeError: CUDA out of memory. Tried to allocate 102.00 MiB (GPU 0; 15.78 GiB total capacity; 14.54 GiB already allocated; 48.44 MiB free; 14.67 GiB reserved in total by PyTorch)",

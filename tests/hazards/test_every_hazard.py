@@ -6,17 +6,22 @@ import re
 import pytest
 
 from holdfast.cli import COMMANDS
-from holdfast.core.evidence import Diagnosis
+from holdfast.core.evidence import Diagnosis, Evidence
 from holdfast.core.settings import CHANGEABLE
 from holdfast.hazards import Case, all_hazards
 from holdfast.hazards.diagnose import diagnose
+from holdfast.hazards.harmless import set_aside
 from holdfast.logs.log_text import read_evidence
 
 
-def diagnosis_of(case: str | Case) -> Diagnosis:
+def evidence_of(case: str | Case) -> Evidence:
     if isinstance(case, str):
-        return diagnose(read_evidence(case))
-    return diagnose(dataclasses.replace(read_evidence(case.log, case.exit), observations=case.observations))
+        return read_evidence(case)
+    return dataclasses.replace(read_evidence(case.log, case.exit), observations=case.observations)
+
+
+def diagnosis_of(case: str | Case) -> Diagnosis:
+    return diagnose(evidence_of(case))
 
 
 @pytest.mark.parametrize("hazard", all_hazards(), ids=lambda hazard: hazard.slug)
@@ -25,6 +30,11 @@ class TestEveryHazard:
         assert hazard.matches
         for case in hazard.matches:
             assert diagnosis_of(case).slug == hazard.slug, case
+
+    def test_every_sign_is_shown_by_a_case(self, hazard):
+        shown = [set_aside(evidence_of(case))[0] for case in hazard.matches]
+        unseen = [number for number, sign in enumerate(hazard.signs) if not any(map(sign.find, shown))]
+        assert not unseen, "add a case for each of these signs, counted from 0, or remove the sign"
 
     def test_near_misses_are_not_named(self, hazard):
         assert hazard.near_misses
