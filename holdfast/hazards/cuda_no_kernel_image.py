@@ -63,7 +63,7 @@ HAZARD = Hazard(
         ),
         suggests(
             "log",
-            r"which is of (?:compute|cuda) capability \(?CC\)? ?\d+\.\d+[\s\S]{0,400}not compatible|compute capabilities? .{0,60}(?:not |un)supported by (?:this|the current|your) (?:PyTorch|torch)",
+            r"which is of (?:compute|cuda) capability \(?CC\)? ?\d+\.\d+[\s\S]{0,400}not compatible|compute capabilit(?:y|ies) .{0,60}(?:not |un)supported by (?:this|the current|your) (?:PyTorch|torch)",
         ),
         suggests(
             "error",

@@ -25,7 +25,7 @@ from holdfast.core.observations import (
 )
 from holdfast.core.plan import Plan, Remedy
 from holdfast.core.text import human_bytes
-from holdfast.hazards import Case, Hazard, Invited, ended_by, fallout, judged, observed, proves, seen, suggests
+from holdfast.hazards import Case, Hazard, Invited, ended_by, judged, observed, proves, seen, suggests
 
 _LOW_FREE_BYTES = 2_000_000_000
 _SMALL_BYTES = 8_000_000_000
