@@ -156,6 +156,26 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessRow:
+    """A row of `ps` or `top` in a log."""
+
+    line: int
+    pid: int
+    state: str  # as printed: "Tl", "R+"
+    cpu_percent: float
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hotspot:
+    """A function of a profile in a log."""
+
+    line: int
+    function: str
+    share: float  # of the whole, from 0 to 1
+
+
+@dataclass(frozen=True, slots=True)
 class ProgressBar:
     """The last state of a progress bar in a log."""
 
@@ -182,6 +202,8 @@ class Evidence:
     versions: Text = Text("version")  # "torch 2.8.0"
     stacks: tuple[Stack, ...] = ()
     exceptions: tuple[Raised, ...] = ()  # in the order of the log
+    processes: tuple[ProcessRow, ...] = ()
+    hotspots: tuple[Hotspot, ...] = ()
     progress: tuple[ProgressBar, ...] = ()  # the last state of each progress bar; the one drawn last is last
 
     def texts(self, source: Source) -> Text:

@@ -7,17 +7,28 @@ minutes.
 What we do: wait for the phase's limit, stop what can be stopped, restart, and say what the process was waiting for.
 """
 
+from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.observations import OomKillerOff, ProcessView, RankVerdict, TreeVerdict, Verdict, Wait, WaitTarget
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Case, Hazard, has_verdict, observed, proves
+from holdfast.hazards import Case, Hazard, has_verdict, judged, observed, proves
 
 _OTHER_CAUSE = (observed(OomKillerOff), observed(ProcessView, lambda one: bool(one.frozen_cgroup)))
+
+
+def _waits_in_kernel(evidence: Evidence) -> Passage | None:
+    """A Python process in the state D, in a table pasted from a run that hangs."""
+    row = next((row for row in evidence.processes if row.state[0] == "D" and "python" in row.command), None)
+    return Passage("log", row.line, f"pid {row.pid} is in state {row.state}") if row and evidence.is_hang else None
+
 
 HAZARD = Hazard(
     slug="disk-stalled",
     title="a disk does not respond",
     kind="hang",
-    signs=(proves(has_verdict(Verdict.KERNEL), unless=_OTHER_CAUSE),),
+    signs=(
+        proves(has_verdict(Verdict.KERNEL), unless=_OTHER_CAUSE),
+        judged("suggests", _waits_in_kernel),
+    ),
     remedies=(
         Remedy("see which mount does not respond", command="findmnt -t nfs,nfs4,fuse && dmesg | tail"),
         Remedy("detach a dead mount", command="umount -f -l MOUNTPOINT"),
@@ -34,6 +45,7 @@ HAZARD = Hazard(
         "openzfs/zfs#7484",
     ),
     matches=(
+        Case("   4211 jo        20   0   20.1g   3.1g 200000 D   0.0   9.8   0:12.01 python", "hang"),
         Case(
             "saving checkpoint-40",
             "hang",

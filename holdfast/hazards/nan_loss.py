@@ -52,8 +52,16 @@ def _zero_loss_with_nan_gradient(evidence: Evidence) -> Passage | None:
             return passage
     if len(bad) > 2 and len(bad) == len(norms):
         return bad[0]
-    zeros = [passage for _, passage in evidence.log.search(r"^.*'loss': '?0(?:\.0)?'?, (?:'lr'|'learning_rate')")]
-    return zeros[0] if len(zeros) > 2 and not norms else None
+    return None if norms else _stuck_at_zero(evidence)
+
+
+def _stuck_at_zero(evidence: Evidence) -> Passage | None:
+    """A loss that is exactly 0 from some step to the end: the Trainer writes 0 where it was NaN."""
+    losses = [(match["value"], passage) for passage in evidence.log if (match := _LOSS_VALUE.search(passage.text))]
+    zeros = 0
+    while zeros < len(losses) and re.fullmatch(r"0(?:\.0+)?", losses[-1 - zeros][0]):
+        zeros += 1
+    return losses[-zeros][1] if zeros > 2 else None
 
 
 def _table_of_nan(evidence: Evidence) -> Passage | None:

@@ -52,12 +52,24 @@ def _nothing_after_the_start(evidence: Evidence) -> Passage | None:
     return None
 
 
+def _cards_busy_without_a_step(evidence: Evidence) -> Passage | None:
+    """Two cards or more at 100% in nvidia-smi while the run hangs: each waits in a collective."""
+    busy = [passage for _, passage in evidence.log.search(r"\d+MiB\s*/\s*\d+MiB\s*\|\s*(?:100|9\d)%")]
+    return busy[0] if evidence.is_hang and len(busy) > 1 else None
+
+
 HAZARD = Hazard(
     slug="nccl-timeout",
     title="processes waited for each other until the timeout",
     kind="hang",
     signs=(
         judged("proves", _first_to_fail),
+        judged("suggests", _cards_busy_without_a_step),
+        suggests(
+            "frame",
+            r"^(?:cuda(?:Stream|Device|Event)Synchronize|cu(?:Stream|Ctx|Event)Synchronize|nccl\w+) |^synchronize \(torch/cuda",
+            also=(HUNG, seen("log", r"(?i)\[rank\d|\brank\b|nccl|distributed|torchrun|world_size")),
+        ),
         suggests(
             "frame",
             r"ProcessGroupNCCL::WorkNCCL::checkTimeout|ProcessGroupNCCL::watchdogHandler",
@@ -103,6 +115,16 @@ HAZARD = Hazard(
     ),
     over=("nccl-error",),
     matches=(
+        Case(
+            "| N/A 34C P0 80W / 400W | 30012MiB / 40960MiB | 100%      Default |\n"
+            "| N/A 35C P0 81W / 400W | 30012MiB / 40960MiB | 100%      Default |",
+            "hang",
+        ),
+        Case(
+            "[rank0] step 40\n#2  0x00007f in cuStreamSynchronize () from /lib/libcuda.so.1\n"
+            "#3  0x00007f in cudaStreamSynchronize () from /venv/lib/libcudart.so.12",
+            "hang",
+        ),
         "[rank0]:[E321 02:07:08.408271257 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, NumelIn=466119168, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.",
         "[E ProcessGroupNCCL.cpp:537] Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.",
         "RuntimeError: Timed out initializing process group in store based barrier on rank: 1, for key: store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)",

@@ -7,9 +7,17 @@ manager that froze the control group, or a debugger attached to the process.
 What we do: kill the process and restart from the last checkpoint. If a frozen control group prevents the kill, say so.
 """
 
+from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.observations import ProcessView, RankVerdict, StuckProcess, TreeVerdict, Verdict
 from holdfast.core.plan import Remedy
-from holdfast.hazards import HUNG, Case, Hazard, has_verdict, observed, proves, suggests
+from holdfast.hazards import HUNG, Case, Hazard, has_verdict, judged, observed, proves, suggests
+
+
+def stopped_in_table(evidence: Evidence) -> Passage | None:
+    """A Python process in the state T, in a table pasted from a run that hangs."""
+    row = next((row for row in evidence.processes if row.state[0] in "Tt" and "python" in row.command), None)
+    return Passage("log", row.line, f"pid {row.pid} is in state {row.state}: {row.command}") if row else None
+
 
 HAZARD = Hazard(
     slug="process-stopped",
@@ -19,6 +27,7 @@ HAZARD = Hazard(
         proves(observed(ProcessView, lambda one: bool(one.frozen_cgroup))),
         proves(has_verdict(Verdict.STOPPED)),
         suggests(observed(ProcessView, lambda one: one.tracer_pid != 0)),
+        judged("suggests", stopped_in_table),
         suggests(
             "log",
             r"^(?:zsh: |\[\d+\]\s+[+-]?\s*)?suspended \(tty (?:output|input)\)|^\[\d+\][+-]?\s+Stopped\b",
@@ -35,6 +44,7 @@ HAZARD = Hazard(
     ),
     sources=("apple/turicreate#1169", "BOINC/boinc#5480", "rfjakob/earlyoom#357"),
     matches=(
+        "jo          4211  0.0 12.1 9123456 812345 pts/3  Tl   Feb02  14:07 python train.py",
         Case("step 40 loss 0.91", "hang", (TreeVerdict(verdict=Verdict.STOPPED, pids=(41,)),)),
         Case(
             "step 40 loss 0.91",

@@ -8,8 +8,21 @@ What we do: compare the tokens of one rendered example with the marker. `holdfas
 template itself.
 """
 
+import re
+
+from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Case, Hazard, proves, suggests
+from holdfast.hazards import Case, Hazard, judged, proves, suggests
+
+_NOTHING_LEARNED = re.compile(r"['\"]?loss['\"]?\W{1,4}0(?:\.0+)?\b[^\n]*grad_norm['\"]?\W{1,4}0(?:\.0+)?\b")
+
+
+def _nothing_to_learn(evidence: Evidence) -> Passage | None:
+    """A loss and a gradient that are exactly 0 in every report: no token has a label."""
+    reports = [passage for passage in evidence.log if "grad_norm" in passage.text]
+    is_flat = len(reports) > 2 and all(_NOTHING_LEARNED.search(passage.text) for passage in reports)
+    return reports[0] if is_flat else None
+
 
 HAZARD = Hazard(
     slug="template-mismatch",
@@ -29,6 +42,7 @@ HAZARD = Hazard(
             "error",
             r"Conversation roles must alternate|[Ss]ystem role (?:is )?not supported|Only user(?:, system)? and assistant roles are supported",
         ),
+        judged("suggests", _nothing_to_learn),
         suggests("log", r"(?i)the chat template [^\n]{0,60}(?:does not|doesn't) (?:match|support|contain)"),
     ),
     remedies=(
@@ -49,6 +63,7 @@ HAZARD = Hazard(
         "axolotl-ai-cloud/axolotl#2089",
     ),
     matches=(
+        "{'loss': 0.0, 'grad_norm': 0.0, 'epoch': 0.1}\n{'loss': 0.0, 'grad_norm': 0.0, 'epoch': 0.2}\n{'loss': 0.0, 'grad_norm': 0.0, 'epoch': 0.3}",
         Case(
             "WARNING: tokenization mismatch: 88 vs. 85. (ignored)\n{'loss': 0.0, 'learning_rate': 2e-05, 'epoch': 0.1}",
             "0",

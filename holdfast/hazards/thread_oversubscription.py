@@ -7,11 +7,18 @@ ranks or a container's quota, the threads mostly wait for each other.
 What we do: use one thread per processor in total, and no more workers than processors.
 """
 
+import re
+
 from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import HUNG, Case, Hazard, Invited, judged, proves, seen, suggests
 
+_CORES = r"(?i)(?:^(?:\$ )?nproc\n|CPU\(s\):\s*|cpu_count\w*(?:\(\))?\W{1,4}|processors?\W{1,4}|cores?\W{1,4})(\d{1,4})\b|\b(\d{1,4}) (?:CPU |physical |logical )?(?:cores|processors|vCPUs|CPUs)\b"
+_THREADS = r"(?i)\bthreads:\s*(\d{2,6})\b|\b(\d{2,6}) (?:running |OpenMP |worker |active )?threads\b"
+_CROWD_OF_THREADS = 10
+_BARRIER = re.compile(r"barrier|do_spin|do_wait|__kmp_\w*(?:wait|yield|suspend)|sched_yield|kmp_flag|spin_lock")
+_MOSTLY_WAITING = 0.4
 _WORKERS = r"create (\d+) worker processes in total\. Our suggested max number of worker in current system is (\d+)"
 _POOL_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _CROWD = 4  # so many times the processors is no longer a matter of taste
@@ -68,6 +75,23 @@ def _high_load(evidence: Evidence) -> Passage | None:
     return None
 
 
+def _threads_far_above_cores(evidence: Evidence) -> Passage | None:
+    """A number of threads that is ten times the number of processors, both as the log prints them."""
+    cores = [int(match[1] or match[2]) for match, _ in evidence.log.search(_CORES)]
+    for match, passage in evidence.log.search(_THREADS):
+        if cores and int(match[1] or match[2]) >= _CROWD_OF_THREADS * max(cores) > 0 and not evidence.ended_well:
+            return passage
+    return None
+
+
+def _spins_at_barriers(evidence: Evidence) -> Passage | None:
+    """A profile in which most time goes into waiting for other threads of the same pool."""
+    waiting = [spot for spot in evidence.hotspots if _BARRIER.search(spot.function)]
+    if sum(spot.share for spot in waiting) < _MOSTLY_WAITING:
+        return None
+    return Passage("log", waiting[0].line, f"{waiting[0].function}: {waiting[0].share:.0%} of the time")
+
+
 HAZARD = Hazard(
     slug="thread-oversubscription",
     title="more threads or workers run than there are processors",
@@ -96,6 +120,8 @@ HAZARD = Hazard(
         judged("suggests", _crowd_of_workers),
         suggests("log", r"excessive worker creation might get DataLoader", also=(HUNG,)),
         judged("suggests", _high_load),
+        judged("suggests", _threads_far_above_cores),
+        judged("suggests", _spins_at_barriers),
         judged("fallout", _waits_for_data),
     ),
     remedies=(
@@ -120,6 +146,9 @@ HAZARD = Hazard(
             "UserWarning: This DataLoader will create 30 worker processes in total. Our suggested max number of worker in current system is 2, which is smaller than what this DataLoader is going to create.",
             "hang",
         ),
+        "CPU(s): 4\nThreads: 131 total, 130 running",
+        "    62.11%  python   libgomp.so.1.0.0     [.] gomp_barrier_wait_end\n    20.30%  python   libtorch_cpu.so      [.] at::native::mul_kernel",
+        "Function                     Module            CPU Time\n__kmp_fork_barrier           libiomp5.so       412.301s\nsgemm_kernel                 libmkl_avx2.so    12.010s",
         Case("Please be aware that excessive worker creation might get DataLoader running slow or even freeze", "hang"),
         "OpenBLAS blas_thread_init: pthread_create failed for thread 50 of 64: Resource temporarily unavailable",
         "libgomp: Thread creation failed: Resource temporarily unavailable",

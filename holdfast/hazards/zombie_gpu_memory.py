@@ -93,6 +93,15 @@ def _card_full_with_nobody_on_it(evidence: Evidence) -> Passage | None:
     return None
 
 
+def _held_by_a_dead_process(evidence: Evidence) -> Passage | None:
+    """A stopped or dead process, by a process table, that nvidia-smi lists with memory."""
+    idle = {row.pid for row in evidence.processes if row.state[0] in "TtZ"}
+    for match, passage in evidence.log.search(r"^\|\s+\d+\s+(?:\S+\s+\S+\s+)?(\d+)\s+[CG+]+\s[^\n]*\d+MiB"):
+        if int(match[1]) in idle:
+            return passage
+    return None
+
+
 HAZARD = Hazard(
     slug="zombie-gpu-memory",
     title="another process holds the GPU's memory",
@@ -101,6 +110,7 @@ HAZARD = Hazard(
     signs=(
         judged("proves", _others_hold_it),
         judged("suggests", _card_full_with_nobody_on_it),
+        judged("suggests", _held_by_a_dead_process),
         # Even the first driver call fails: there is no room for a context.
         suggests(
             "error",
@@ -142,8 +152,9 @@ HAZARD = Hazard(
         "apache/mxnet#17837",
         "pytorch/pytorch#99699",
     ),
-    over=("cuda-oom",),
+    over=("cuda-oom", "process-stopped"),
     matches=(
+        "|    0   N/A  N/A      4211      C   python                          10241MiB |\njo          4211  0.0 12.1 9123456 812345 pts/3  Tl   Feb02  14:07 python train.py",
         "CUDA out of memory. Tried to allocate 1.69 GiB (GPU 0; 14.56 GiB total capacity; 649.97 MiB already allocated; 1.31 GiB free; 1.01 GiB reserved in total by PyTorch)",
         "RuntimeError: CUDA out of memory. Tried to allocate 216.00 MiB (GPU 0; 7.92 GiB total capacity; 69.17 MiB already\nallocated; 24.56 MiB free; 86.00 MiB reserved in total by PyTorch)",
         "OutOfMemoryError: CUDA out of memory. Tried to allocate 290.00 MiB. GPU 0 has a total capacity of 93.00 GiB of which 134.94 MiB is free. Process 118636 has 71.62 GiB memory in use. "

@@ -16,6 +16,7 @@ from holdfast.logs.error_lines import find_errors
 from holdfast.logs.exceptions import read_exceptions
 from holdfast.logs.exits import find_exits, parse_exit_status
 from holdfast.logs.log_lines import Line, by_speaker, clean_lines
+from holdfast.logs.process_tables import read_hotspots, read_processes
 from holdfast.logs.stack_reports import read_stacks
 
 
@@ -47,6 +48,8 @@ def read_lines(raw_lines: Iterable[Line], status: ExitStatus | str | None = None
         versions=Text("version", read_versions(lines)),
         stacks=tuple(stacks),
         exceptions=read_exceptions(errors, stacks, (line for group in groups for line in group)),
+        processes=read_processes(lines),
+        hotspots=read_hotspots(lines),
         progress=read_progress(sorted(line for group in groups for line in group)),
     )
 
