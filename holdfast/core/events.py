@@ -473,6 +473,14 @@ class Resumed(Event, frozen=True, kw_only=True):
     train: int = 1
 
 
+class BackendChanged(Event, frozen=True, kw_only=True):
+    """The checkpoint was computed by another backend: the run learns the same, but not bit for bit."""
+
+    step: int
+    before: str  # "torch" | "mlx"
+    now: str
+
+
 class StartedOver(Event, frozen=True, kw_only=True):
     """No usable checkpoint was found, so training starts from the beginning."""
 

@@ -8,6 +8,7 @@ T = TypeVar("T")
 
 # Maximum tokens of a text, by task
 USUAL_LENGTH: Mapping[str, int] = {"classify": 512, "causal": 2048, "two-tower": 256}
+MLX = "mlx"  # the device of runs that Apple's MLX computes; all others are torch's
 DEFAULT_MICRO_TOKENS = 16_384  # in one backward pass, if memory allows
 
 
@@ -23,7 +24,7 @@ class Choice(Generic[T]):
 class Plan:
     """The choices of a training run that hazards ask about. `doctor` uses the defaults, as most scripts do."""
 
-    device: str = "auto"  # "auto" | "cpu" | "mps" | "cuda"
+    device: str = "auto"  # "auto" | "cpu" | "mps" | "cuda" | "mlx"
     precision: str = "fp32"  # "fp32" | "bf16"
     threads: int | None = None  # None: the default of the libraries
     compile: bool = False

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.disk_space import FULL
-from holdfast.core.errors import HoldfastError, MachineError, error_record, render_error
+from holdfast.core.errors import HoldfastError, MachineError, RequestError, error_record, render_error, set_to
 from holdfast.core.event_log import EventLog
 from holdfast.core.events import Event, RankEnded, RanksConnected, RankStarted
 from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.plan import MLX
 from holdfast.core.runfolder import BEAT, BEATS, EVENTS, REFUSED, STACKS, STOP
 from holdfast.engine.process_setup import end_with_parent, prepare_process
 from holdfast.engine.rank_info import RankInfo, read_rank_info
@@ -71,12 +72,20 @@ def _train(attempt: Path, info: RankInfo | None, beat: BeatWriter, events: Event
     from holdfast.engine.tasks import load_task
 
     settings = read_attempt_settings(attempt)
+    if settings.device == MLX:
+        if info is not None:
+            raise RequestError("several processes cannot train together with MLX", try_next=(set_to("processes", 1),))
+        from holdfast.engine.mlx.mlx_device import limit_memory
+
+        limit_memory()
+        beat.enter("load")
+        return Loop(load_task(settings), settings, beat, events).train()
     if info is None:
         settings = replace(settings, shard=False)  # a single process has all the weights
         settings.use_threads()
         beat.enter("load")
         return Loop(load_task(settings), settings, beat, events).train()
-    from holdfast.engine.ranks import DistributedRanks, own_device, require_enough
+    from holdfast.engine.distributed_ranks import DistributedRanks, own_device, require_enough
 
     require_enough(settings.batch_size, info.size)
     device, threads = own_device(settings.device, info), info.threads(settings.threads)

@@ -1,11 +1,13 @@
-"""The settings of one attempt, with what the engine derives from them: every number of the training is here."""
+"""The settings of one attempt, with what the engine derives from them: every number of the training is here.
+
+Only the methods that serve the torch backend import torch.
+"""
 
 import dataclasses
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
-import torch
 
 from holdfast.core.errors import RequestError
 from holdfast.core.records import FILES
@@ -35,15 +37,21 @@ class AttemptSettings(EngineSettings):
     @property
     def worker_threads(self) -> int:
         """How many threads may each work on separate texts."""
-        return 1 if self.is_on_cuda or self.device != "cpu" else self.threads or torch.get_num_threads()
+        import torch
+
+        return 1 if self.device != "cpu" else self.threads or torch.get_num_threads()
 
     def use_threads(self) -> None:
         """Use the planned number of threads, or else torch's default."""
+        import torch
+
         if self.threads:
             torch.set_num_threads(self.threads)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Compute in half precision where the plan says so; the weights stay in float32."""
+        import torch
+
         device = self.device.partition(":")[0]
         return torch.autocast(device, torch.bfloat16, enabled=self.precision == "bf16")
 

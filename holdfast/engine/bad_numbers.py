@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from holdfast.core.artifacts import write_artifact
-from holdfast.engine.fast.captured import StepResult
+from holdfast.engine.steps import StepResult
 
 
 class BadNumbers(Exception):

@@ -4,8 +4,8 @@ A save copies the tensors in memory (the only part the loop waits for) and write
 safetensors files into a draft folder, fsync, a manifest with checksums last, then one rename. A folder with the final
 name is therefore complete unless the disk itself changed it later, which the checksums detect.
 
-Several ranks leave the same files as one process, so a run can continue with any other number of ranks: the first rank
-writes and chooses, the others load what it chose. Every rank must see the folder.
+The files are the same for every backend and any number of ranks, so a run can move between them. Imports no torch:
+`TensorFiles` says how a backend copies, writes and reads its tensors.
 """
 
 import hashlib
@@ -17,13 +17,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from holdfast.core.artifacts import to_plain, write_artifact
 from holdfast.core.disk_space import FULL, room_at
@@ -34,16 +31,14 @@ from holdfast.core.runfolder import MANIFEST
 from holdfast.core.settings import ENGINE_DEFAULTS, LEARNING_SETTINGS
 from holdfast.core.text import human_bytes
 from holdfast.engine.attempt_settings import AttemptSettings
-from holdfast.engine.ranks import Ranks, full_tensor
 from holdfast.engine.save_schedule import SaveCost
 
-Tensors = dict[str, Tensor]
+Tensors = dict[str, Any]  # of the backend, or its copies in memory
 
 _FORMAT = 1
 _KEEP_NEWEST = 2
 _BEST = "best.json"
 _BEGUN = "-begun"
-_NO_CHECKPOINT = -1.0  # broadcast in place of a step
 _EDGE_BYTES = 1 << 16
 
 
@@ -54,6 +49,7 @@ class TrainingState(msgspec.Struct, frozen=True, kw_only=True):
     best_step: int = -1
     evaluated_step: int = 0
     identity: dict[str, Any] = {}
+    backend: str = "torch"  # that computed it
 
 
 class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,11 +75,24 @@ class LoadedCheckpoint:
     state: TrainingState
 
 
+class TensorFiles(Protocol):
+    """How a backend's tensors become files, and files tensors."""
+
+    def copy(self, parts: Mapping[str, Tensors], kept: dict[str, Tensors]) -> None:
+        """Copy into buffers that are kept, so that memory is taken once and not at each save."""
+
+    def write(self, copies: Tensors, path: Path) -> None:
+        """Write such copies as safetensors, from any thread."""
+
+    def read(self, path: Path) -> Tensors:
+        """Map the tensors of a file, to be copied when used."""
+
+
 class Checkpoints:
     """The checkpoints of one run, and the cost of the last save."""
 
-    def __init__(self, folder: Path, events: EventLog):
-        self._folder, self._events = folder, events
+    def __init__(self, folder: Path, events: EventLog, files: TensorFiles):
+        self._folder, self._events, self._files = folder, events, files
         self._writer: threading.Thread | None = None
         self._snapshot: dict[str, Tensors] = {}
         self.cost = SaveCost()  # of the last save; its thread adds to it when it has ended
@@ -126,7 +135,11 @@ class Checkpoints:
                 self._mark_best(step)
             return
         begun = time.perf_counter()
-        self._copy(parts)
+        for part, tensors in parts.items():
+            kept = self._snapshot.setdefault(part, {})
+            for name in kept.keys() - tensors.keys():
+                del kept[name]
+        self._files.copy(parts, self._snapshot)
         self.cost = replace(self.cost, stall_seconds=time.perf_counter() - begun)
         self._writer = threading.Thread(target=self._write, args=(target, step, state, best), name="checkpoint")
         self._writer.start()
@@ -151,24 +164,11 @@ class Checkpoints:
 
     def _load(self, folder: Path) -> LoadedCheckpoint | None:
         try:
-            return read_checkpoint(folder)
+            return read_checkpoint(folder, self._files)
         except (OSError, ValueError, SafetensorError) as error:
             self._events.write(CheckpointRejected(path=folder.name, reason=str(error), is_damaged=True))
             folder.rename(folder.with_name(f".damaged-{folder.name}-{time.time_ns()}"))
             return None
-
-    def _copy(self, parts: dict[str, Tensors]) -> None:
-        """Copy into buffers that are kept, so that memory is taken once and not at each save."""
-        for part, tensors in parts.items():
-            kept = self._snapshot.setdefault(part, {})
-            for name in kept.keys() - tensors.keys():
-                del kept[name]
-            for name, tensor in tensors.items():
-                if name not in kept or kept[name].shape != tensor.shape:
-                    kept[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-                kept[name].copy_(full_tensor(tensor.detach()), non_blocking=tensor.is_cuda)
-        if any(tensor.is_cuda for tensors in parts.values() for tensor in tensors.values()):
-            torch.cuda.synchronize()
 
     def _write(self, target: Path, step: int, state: TrainingState, best: bool) -> None:
         begun = time.perf_counter()
@@ -199,7 +199,7 @@ class Checkpoints:
             sums = {}
             for part, tensors in self._snapshot.items():
                 target = draft / f"{part}.safetensors"
-                save_file(tensors, target)
+                self._files.write(tensors, target)
                 sums[target.name] = _checksum(target, sync=True)
             write_artifact(draft, MANIFEST, CheckpointManifest(step=step, sha256=sums, facts=state))
             _sync_folder(draft)
@@ -239,7 +239,7 @@ def checkpoint_path(folder: Path, step: int, is_begun: bool = False) -> Path:
     return folder / (f"step-{step:09d}{_BEGUN}" if is_begun else f"step-{step:09d}")
 
 
-def read_checkpoint(folder: Path) -> LoadedCheckpoint:
+def read_checkpoint(folder: Path, files: TensorFiles) -> LoadedCheckpoint:
     """Load one checkpoint; raise ValueError where a file differs from what was written."""
     manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=CheckpointManifest)
     if manifest.format != _FORMAT:
@@ -248,7 +248,7 @@ def read_checkpoint(folder: Path) -> LoadedCheckpoint:
     for name, expected in manifest.sha256.items():
         if _checksum(folder / name) != expected:
             raise ValueError(f"{name} is damaged: its checksum differs")
-        parts[name.removesuffix(".safetensors")] = load_file(folder / name)
+        parts[name.removesuffix(".safetensors")] = files.read(folder / name)
     is_begun = folder.name.endswith(_BEGUN)
     return LoadedCheckpoint(step=manifest.step, is_begun=is_begun, parts=parts, state=manifest.facts)
 
@@ -272,80 +272,6 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def make_checkpoints(folder: Path, events: EventLog, ranks: Ranks) -> Checkpoints:
-    """The checkpoints of a run for this rank."""
-    if not ranks.are_many:
-        return Checkpoints(folder, events)
-    return FirstRankCheckpoints(folder, events, ranks) if ranks.is_first else OtherRankCheckpoints(folder, ranks)
-
-
-class FirstRankCheckpoints(Checkpoints):
-    """The first rank writes, and tells the others which checkpoint it loads."""
-
-    def __init__(self, folder: Path, events: EventLog, ranks: Ranks):
-        super().__init__(folder, events)
-        self._ranks = ranks
-
-    def load_newest(self) -> LoadedCheckpoint | None:
-        """The newest intact checkpoint; the other ranks load the same one."""
-        return self._announce(super().load_newest())
-
-    def load_best(self) -> LoadedCheckpoint | None:
-        """The checkpoint marked as the best; the other ranks load the same one."""
-        return self._announce(super().load_best())
-
-    def _exists(self, target: Path) -> bool:
-        return bool(self._ranks.broadcast_number(super()._exists(target)))
-
-    def _announce(self, loaded: LoadedCheckpoint | None) -> LoadedCheckpoint | None:
-        self._ranks.broadcast_number(_NO_CHECKPOINT if loaded is None else 2 * loaded.step + loaded.is_begun)
-        return loaded
-
-
-class OtherRankCheckpoints(Checkpoints):
-    """Any other rank writes nothing and loads what the first rank chose."""
-
-    def __init__(self, folder: Path, ranks: Ranks):
-        self._folder, self._ranks = folder, ranks
-        self.has_failed = False
-
-    def require_room(self, parts: Mapping[str, Tensors], unsaved_bytes: int) -> None:
-        """The first rank checks this."""
-
-    def save(
-        self,
-        step: int,
-        parts: dict[str, Tensors],
-        state: TrainingState,
-        *,
-        best: bool = False,
-        is_begun: bool = False,
-    ) -> None:
-        """Take part in gathering sharded tensors; the first rank saves them."""
-        if not self._ranks.broadcast_number(0.0):
-            for tensors in parts.values():
-                for tensor in tensors.values():
-                    full_tensor(tensor.detach())
-
-    def wait(self) -> None:
-        """Nothing is being written."""
-
-    def load_newest(self) -> LoadedCheckpoint | None:
-        """The checkpoint that the first rank chose."""
-        return self._chosen()
-
-    def load_best(self) -> LoadedCheckpoint | None:
-        """The checkpoint that the first rank chose."""
-        return self._chosen()
-
-    def _chosen(self) -> LoadedCheckpoint | None:
-        number = self._ranks.broadcast_number(_NO_CHECKPOINT)
-        if number == _NO_CHECKPOINT:
-            return None
-        step, is_begun = divmod(int(number), 2)
-        return read_checkpoint(checkpoint_path(self._folder, step, bool(is_begun)))
 
 
 def identity_of(settings: AttemptSettings) -> dict[str, object]:

@@ -23,6 +23,7 @@ from holdfast.engine.fast.encoder_layer import narrow_last_layer, write_out_laye
 from holdfast.engine.fast.packing import ATTENTION, pack, pack_base, packed
 from holdfast.engine.fast.rng import DropoutRng
 from holdfast.engine.fast.vocabulary import RowEmbedding, keep_used_rows
+from holdfast.engine.new_weights import normal_weight
 from holdfast.engine.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ class Classifier:
         self, settings: AttemptSettings, labels: list[str], is_multi: bool, texts: Iterable[TokenArray] | None = None
     ):
         self._settings, self._device = settings, settings.device
-        torch.manual_seed(settings.seed)  # the new head draws its weights from it
-        self.model: Any = AutoModelForSequenceClassification.from_pretrained(
+        self.model: Any
+        self.model, loaded = AutoModelForSequenceClassification.from_pretrained(
             settings.model,
             num_labels=len(labels),
             id2label=dict(enumerate(labels)),
@@ -50,8 +51,11 @@ class Classifier:
             dtype=torch.float32,
             use_safetensors=True,
             ignore_mismatched_sizes=True,  # a head for other labels is replaced
-        ).to(settings.load_device)
-        _forget_other_labels(self.model, Path(settings.model), labels)
+            output_loading_info=True,
+        )
+        self.model = self.model.to(settings.load_device)
+        new = {*loaded["missing_keys"], *(name for name, *_ in loaded["mismatched_keys"])}
+        _start_head(self.model, new | _of_other_labels(self.model, Path(settings.model), labels), settings.seed)
         if settings.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.position_offset = proven_head_offset(self.model) if settings.packing else None
@@ -113,27 +117,27 @@ class Classifier:
         return _pad([tokens[int(at)] for at in examples], self.model)
 
 
-def averaged(scores: NDArray[np.float64], windows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The mean scores of each row's windows; `windows` has the first window of each row."""
-    mean: NDArray[np.float64] = np.add.reduceat(scores, windows[:-1]) / np.diff(windows)[:, None]
-    return mean
-
-
 @torch.no_grad()
-def _forget_other_labels(model: Any, folder: Path, labels: list[str]) -> None:
-    """Replace the head if the model's own scores other labels, or the same labels in another order."""
+def _start_head(model: Any, new: set[str], seed: int) -> None:
+    """Give new weights their first values, the same ones in every backend."""
+    std = getattr(model.config, "initializer_range", 0.02)
+    for name, weight in model.named_parameters():
+        if name in new:
+            weight.copy_(torch.from_numpy(normal_weight(seed, name, tuple(weight.shape), std)))
+
+
+def _of_other_labels(model: Any, folder: Path, labels: list[str]) -> set[str]:
+    """The weights of the model's own head if it scores other labels, or the same labels in another order."""
     known = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("id2label") or {}
     if list(known.values()) == list(labels) or len(known) != len(labels):
-        return  # the model's own head fits, or was already replaced
-    for name, part in model.named_modules():
-        if (
-            isinstance(part, nn.Linear)
-            and part.out_features == len(labels)
-            and not name.startswith(model.base_model_prefix)
-        ):
-            part.weight.normal_(std=getattr(model.config, "initializer_range", 0.02))
-            if part.bias is not None:
-                part.bias.zero_()
+        return set()  # the model's own head fits, or was already replaced
+    return {
+        f"{name}.{kind}"
+        for name, part in model.named_modules()
+        if isinstance(part, nn.Linear) and part.out_features == len(labels)
+        for kind in ("weight", "bias")
+        if not name.startswith(model.base_model_prefix)
+    }
 
 
 @torch.no_grad()

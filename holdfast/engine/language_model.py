@@ -10,17 +10,17 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from holdfast.core.errors import RequestError
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.fast.packing_check import proven_offset
+from holdfast.engine.new_weights import uniform_weight
 
 
 def load_language_model(settings: AttemptSettings) -> tuple[nn.Module, int | None]:
     """The model on its device, and where its positions start when texts are packed (None if it cannot be packed)."""
-    torch.manual_seed(settings.seed)  # the adapters draw their weights from it
     model: Any = AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.float32, use_safetensors=True)
     model = model.to(settings.load_device)
     offset = proven_offset(model.base_model) if settings.packing else None
     lora: Any = settings.options.get("lora")
     if lora:
-        model = _with_adapters(model.to(_frozen_dtype(settings)), dict(lora))
+        model = _with_adapters(model.to(_frozen_dtype(settings)), dict(lora), settings.seed)
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if settings.compile:
@@ -43,11 +43,11 @@ def _frozen_dtype(settings: AttemptSettings) -> torch.dtype:
     return torch.bfloat16 if stored_dtype in (torch.bfloat16, "bfloat16") else torch.float32
 
 
-def _with_adapters(model: Any, lora: Mapping[str, Any]) -> Any:
+def _with_adapters(model: Any, lora: Mapping[str, Any], seed: int) -> Any:
     from peft import LoraConfig, get_peft_model
 
     try:
-        return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
+        adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
     except ValueError as error:
         layers = sorted(
             {name.rsplit(".", 1)[-1] for name, part in model.named_modules() if isinstance(part, nn.Linear)}
@@ -57,3 +57,14 @@ def _with_adapters(model: Any, lora: Mapping[str, Any]) -> Any:
             found=f"{error}; its linear layers: {', '.join(layers)}",
             slug="peft-target-modules",
         ) from error
+    if "init_lora_weights" not in lora:
+        _start_adapters(adapted, seed)
+    return adapted
+
+
+@torch.no_grad()
+def _start_adapters(model: nn.Module, seed: int) -> None:
+    """Give the adapters their first values, the same ones in every backend; peft starts the second matrix at zero."""
+    for name, weight in model.named_parameters():
+        if ".lora_A." in name:
+            weight.copy_(torch.from_numpy(uniform_weight(seed, name, tuple(weight.shape))))

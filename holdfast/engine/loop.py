@@ -1,8 +1,8 @@
 """The training loop, the same for every task: order, step, clip, update, evaluate, save.
 
 Step *s* depends on the weights before it, the data and (seed, s), and on nothing else; so a run that was killed
-continues from its newest checkpoint exactly as if nothing had happened. Several ranks each do their part of a step and
-exchange losses and gradients before it counts (`StepAllReduce`); the first of them writes events and files.
+continues from its newest checkpoint exactly as if nothing had happened. The backend computes and applies a step
+(`steps.Steps`); of several ranks, the first one writes events and files. Imports no torch.
 """
 
 import math
@@ -10,13 +10,12 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
-from torch import Tensor
 
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.event_log import EventLog
 from holdfast.core.events import (
+    BackendChanged,
     BadNumbersFound,
     BestCheckpointMissing,
     CheckpointOverBudget,
@@ -35,30 +34,17 @@ from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.bad_numbers import keep_bad_batch
 from holdfast.engine.checkpoint import (
     LoadedCheckpoint,
-    Tensors,
     TrainingState,
     identity_of,
     is_full,
-    make_checkpoints,
     require_same,
 )
-from holdfast.engine.data_order import DataOrder, Indices, step_seed
-from holdfast.engine.fast.captured import StepResult, make_captured
-from holdfast.engine.fast.threaded_adamw import ThreadedAdamW
+from holdfast.engine.data_order import DataOrder, Indices
 from holdfast.engine.model_export import export_finished
-from holdfast.engine.optim import (
-    clip_gradients,
-    clip_in_step,
-    learning_rate,
-    load_optimizer_tensors,
-    make_optimizer,
-    optimizer_bytes,
-    optimizer_tensors,
-)
-from holdfast.engine.ranks import ALONE, Ranks, StepAllReduce
+from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.save_schedule import failure_history, is_time_to_save, share_over_budget
-from holdfast.engine.sharding import own_shards
 from holdfast.engine.sigterm import STOPPED, Interrupted, StopSignal
+from holdfast.engine.steps import StepResult, learning_rate, make_steps
 from holdfast.engine.tasks import Task
 
 
@@ -72,20 +58,16 @@ class Loop:
         self._order = DataOrder(task.lengths, settings.batch_size, settings.seed, settings.pool_batches)
         self.steps = settings.max_steps or settings.epochs * self._order.steps_per_epoch
         self._eval_steps = settings.eval_steps or self._order.steps_per_epoch
-        self._optimizer = make_optimizer(task.model, settings)
-        self._checkpoints = make_checkpoints(checkpoints_folder(self._run), events, ranks)
-        self._captured = None if ranks.are_many else make_captured(task, settings, self._optimizer)
-        self._all_reduce = StepAllReduce(ranks, task.model) if ranks.are_many else None
+        self._stop_signal = ranks.stop_signal or StopSignal()
+        self._steps = make_steps(task, settings, ranks, self._stop_signal)
+        self._checkpoints = self._steps.make_checkpoints(checkpoints_folder(self._run), events)
         self._identity = identity_of(settings)
         ranks.require_same(str(self._identity["model"]), f"the model in {settings.model}")
-        self._stop_signal = ranks.stop_signal or StopSignal()
         self._best: float | None = None
         self._best_step, self._evaluated_step = -1, 0
         self._saved_at, self._saved_step, self._step_seconds = time.monotonic(), -1, 0.0
         self._has_reported_save_cost = False
         self._failures, self._began_at = failure_history(self._run), time.monotonic()
-        self._is_stopping, self._is_save_due = False, False  # as the ranks agreed in the last step
-        self._others_cpu_seconds = 0.0
 
     def train(self) -> int:
         """Train from the newest checkpoint to the end; return the exit code."""
@@ -98,9 +80,9 @@ class Loop:
                 for step in range(first, self.steps):
                     self._train_one(step, "first step" if step == first else "step")
                     done = step + 1
-                    if self._is_stopping:
+                    if self._steps.is_stopping:
                         raise Interrupted
-                    if done < self.steps and (self._is_save_due if self._all_reduce else self._is_time_to_save()):
+                    if done < self.steps and self._is_save_due():
                         self._save(done)
                     self._evaluate_if_due(done)
                 self._finish()
@@ -140,59 +122,11 @@ class Loop:
 
     def _step(self, step: int, examples: Indices) -> None:
         rate = learning_rate(self._settings, step, self.steps)
-        for group in self._optimizer.param_groups:
-            group["lr"].fill_(rate)
-        arrays = self._task.step_arrays(step, examples) if self._captured else None
-        if self._captured and arrays:
-            if not self._task.model.training:
-                self._task.model.train()
-            for result in self._captured.run(step, arrays, step_seed(self._settings.seed, step)):
-                self._record(result)
-            return
-        self._drain_captured()
-        loss = self._reduced_loss(step, examples) if self._all_reduce else self._loss(step, examples)
-        norm = float(self._clip())
-        self._record(StepResult(step, loss, norm))
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
-
-    def _loss(self, step: int, examples: Indices) -> float:
-        """Compute this process's part of the step and of its loss."""
-        has_no_collectives = not (self._task.needs_collectives or self._ranks.in_lockstep)
-        with self._stop_signal.interruptible() if has_no_collectives else self._interruptible():
-            return float(self._task.forward_backward(step, examples))
-
-    def _reduced_loss(self, step: int, examples: Indices) -> float:
-        """Compute the step together with the other ranks: the full loss, with the full gradient in the weights."""
-        assert self._all_reduce is not None
-        loss, is_interrupted = 0.0, False
-        try:
-            loss = self._loss(step, examples)
-        except Interrupted:
-            is_interrupted = True
-        agreed = self._all_reduce.agree(
-            loss,
-            is_interrupted=is_interrupted,
-            is_stopping=self._ranks.is_asked_to_stop(),
-            is_time_to_save=self._is_time_to_save(),
-        )
-        if agreed.is_interrupted:
-            self._optimizer.zero_grad(set_to_none=True)
-            raise Interrupted
-        self._all_reduce.add_gradients()
-        self._is_stopping, self._is_save_due = agreed.is_stopping, agreed.is_time_to_save
-        self._others_cpu_seconds = agreed.cpu_seconds - time.process_time()
-        return agreed.loss
+        self._steps.run(step, examples, rate, self._record, self._is_time_to_save)
 
     def _interruptible(self) -> AbstractContextManager[None]:
         """Let a signal interrupt a single process; ranks are interrupted together, by `Ranks.independently`."""
-        return nullcontext() if self._all_reduce else self._stop_signal.interruptible()
-
-    def _clip(self) -> Tensor:
-        max_norm = self._settings.max_grad_norm
-        if isinstance(self._optimizer, ThreadedAdamW):
-            return clip_in_step(self._optimizer, max_norm)
-        return clip_gradients(self._task.model.parameters(), max_norm)
+        return nullcontext() if self._ranks.are_many else self._stop_signal.interruptible()
 
     def _record(self, result: StepResult) -> None:
         """Write a step's event. NaN or infinity ends the run before it reaches the weights."""
@@ -217,20 +151,13 @@ class Loop:
 
     def _cost(self) -> tuple[float, int | None]:
         """CPU time and GPU memory so far. CPU time shows whether other processes took the cores."""
-        card_bytes = torch.cuda.max_memory_reserved() if self._settings.is_on_cuda else None
-        return round(time.process_time() + self._others_cpu_seconds, 2), card_bytes
-
-    def _drain_captured(self) -> None:
-        """Wait for captured steps that are still running on the GPU."""
-        if self._captured:
-            for result in self._captured.drain():
-                self._record(result)
+        return round(time.process_time() + self._steps.others_cpu_seconds, 2), self._steps.card_bytes()
 
     def _evaluate_if_due(self, done: int) -> None:
         is_due = done % self._eval_steps == 0 or done == self.steps
         if not is_due or self._evaluated_step == done:
             return
-        self._drain_captured()
+        self._steps.drain(self._record)
         self._beat.enter("evaluate", done, self.steps)
         with self._interruptible():
             metrics = self._task.evaluate("validation")
@@ -249,17 +176,21 @@ class Loop:
                 self._events.write(Sampled(step=done, samples=tuple(self._ranks.independently(samples))))
 
     def _save(self, done: int, *, best: bool = False, is_begun: bool = False) -> None:
-        self._drain_captured()
+        self._steps.drain(self._record)
         self._beat.enter("save", done, self.steps)
-        parts = {"weights": self._task.state(), "optimizer": optimizer_tensors(self._task.model, self._optimizer)}
+        parts = {"weights": self._task.state(), "optimizer": self._steps.optimizer_tensors()}
         state = TrainingState(
             best=self._best,
             best_step=self._best_step,
             evaluated_step=self._evaluated_step,
             identity=self._identity,
+            backend=self._steps.backend,
         )
         self._checkpoints.save(done, parts, state, best=best, is_begun=is_begun)
         self._saved_at, self._saved_step = time.monotonic(), done
+
+    def _is_save_due(self) -> bool:
+        return self._steps.is_save_due if self._steps.are_agreed else self._is_time_to_save()
 
     def _is_time_to_save(self) -> bool:
         if not self._ranks.is_first:
@@ -276,34 +207,30 @@ class Loop:
     def _resume(self) -> int:
         self._beat.enter("resume")
         weights = {"weights": self._task.state()}
-        self._checkpoints.require_room(weights, unsaved_bytes=optimizer_bytes(self._task.model))
+        self._checkpoints.require_room(weights, unsaved_bytes=self._steps.optimizer_bytes())
         loaded = self._checkpoints.load_newest()
         if loaded is None:
             return 0
         require_same(loaded.state.identity, self._identity, checkpoints_folder(self._run))
         self._load(loaded)
-        load_optimizer_tensors(self._task.model, self._optimizer, self._own(loaded.parts.pop("optimizer")))
+        self._steps.load_optimizer_tensors(self._steps.own(loaded.parts.pop("optimizer")))
         self._best, self._best_step = loaded.state.best, loaded.state.best_step
         self._evaluated_step = loaded.state.evaluated_step
         self._saved_step = loaded.step
         self._events.write(Resumed(step=loaded.step))
+        if (then := loaded.state.backend) != self._steps.backend:
+            self._events.write(BackendChanged(step=loaded.step, before=then, now=self._steps.backend))
         return loaded.step
 
     def _load(self, loaded: LoadedCheckpoint) -> None:
         try:
-            self._task.load_state(self._own(loaded.parts.pop("weights")))
+            self._task.load_state(self._steps.own(loaded.parts.pop("weights")))
         except (KeyError, RuntimeError, ValueError) as error:
             raise RequestError(
                 "the checkpoint holds the weights of another model",
                 found=" ".join(str(error).split())[:300],
                 try_next=("start a new run folder",),
             ) from error
-
-    def _own(self, tensors: Tensors) -> Tensors:
-        """The tensors of this rank: all of them, or its shards where weights are sharded."""
-        if not self._ranks.in_lockstep:
-            return tensors
-        return own_shards(tensors, self._task.model)
 
     def _stop(self, done: int) -> int:
         if done != self._saved_step:
@@ -333,7 +260,7 @@ class Loop:
 
     def _export(self) -> None:
         kept = self._load_kept()
-        export_finished(self._task, self._settings, self._ranks, kept_step=kept, steps=self.steps)
+        export_finished(self._task, self._settings, self._ranks, self._steps, kept_step=kept, steps=self.steps)
         if self._ranks.is_first:
             self._beat.enter("end", self.steps, self.steps)
             cpu_seconds, card_bytes = self._cost()

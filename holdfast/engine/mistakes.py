@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import AutoTokenizer
 
 from holdfast.data.shards import Texts, has_array, open_array, open_texts
+from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.engine.calibration import probabilities
 
 MAX_MISTAKES = 60
@@ -34,7 +34,7 @@ class TextView:
 
     def _decoded(self, tokens: NDArray[Any]) -> str:
         if self._tokenizer is None:
-            self._tokenizer = AutoTokenizer.from_pretrained(self._folder)
+            self._tokenizer = ModelTokenizer(Path(self._folder)).tokenizer
         return str(self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True)).strip()
 
 

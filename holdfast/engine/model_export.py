@@ -23,7 +23,7 @@ from holdfast.core.settings import LEARNING_SETTINGS
 from holdfast.data.shards import require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.ranks import Ranks
-from holdfast.engine.sharding import unshard
+from holdfast.engine.steps import Steps
 from holdfast.engine.tasks import Task
 
 _TAGS = {
@@ -34,11 +34,12 @@ _TAGS = {
 _SHOWN = (*(name for name in LEARNING_SETTINGS if name not in ("task", "options")), "precision")
 
 
-def export_finished(task: Task, settings: AttemptSettings, ranks: Ranks, *, kept_step: int, steps: int) -> None:
+def export_finished(
+    task: Task, settings: AttemptSettings, ranks: Ranks, backend: Steps, *, kept_step: int, steps: int
+) -> None:
     """Evaluate the model on all ranks and write it on the first."""
     reports = {split: task.report(split) for split in SPLITS}
-    if ranks.in_lockstep:
-        unshard(task.model, keeps=ranks.is_first)
+    backend.unshard()
     if not ranks.is_first:
         return
     run = Path(settings.run)

@@ -1,6 +1,5 @@
-"""The optimizer and its schedule. The learning rate is a pure function of the step."""
+"""The optimizer of torch: AdamW, clipping, and its state in checkpoints."""
 
-import math
 from collections.abc import Iterable
 
 import torch
@@ -8,21 +7,8 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from holdfast.engine.attempt_settings import AttemptSettings
+from holdfast.engine.distributed_ranks import full_tensor, is_sharded
 from holdfast.engine.fast.threaded_adamw import ThreadedAdamW
-from holdfast.engine.ranks import full_tensor, is_sharded
-
-
-def learning_rate(settings: AttemptSettings, step: int, steps: int) -> float:
-    """Linear warm-up, then decay to zero as the schedule says."""
-    warmup = math.ceil(settings.warmup_ratio * steps)
-    if step < warmup:
-        return settings.lr * (step + 1) / warmup
-    if settings.schedule == "constant":
-        return settings.lr
-    done = (step - warmup) / max(1, steps - warmup)
-    if settings.schedule == "cosine":
-        return settings.lr * 0.5 * (1 + math.cos(math.pi * done))
-    return settings.lr * (1 - done)
 
 
 def make_optimizer(model: Module, settings: AttemptSettings) -> torch.optim.AdamW:

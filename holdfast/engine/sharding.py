@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from holdfast.engine.distributed_ranks import full_tensor
 from holdfast.engine.fast.thread_pool import GradientThreads, Part
-from holdfast.engine.ranks import Ranks, full_tensor
+from holdfast.engine.ranks import Ranks
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -119,6 +119,9 @@ def _script_event(event: ev.Event) -> list[Line]:
         case ev.Resumed():
             name = f"{Path(event.checkpoint).name}, " if event.checkpoint else ""
             return [Line(f"resumed from {name}step {event.step:,}", "..")]
+        case ev.BackendChanged():
+            text = f"{event.before} computed the checkpoint; {event.now} continues, no longer bit for bit"
+            return [Line(text, "!")]
         case ev.StartedOver():
             return [Line("no checkpoint of this run was found; starting from the beginning", "..")]
         case ev.Evaluated():

@@ -205,8 +205,9 @@ def _seen(attempt: AttemptState, event: ev.Progressed | ev.TreeSampled, curves: 
 OF_TRAINING = (
     *(ev.TrainingStarted, ev.EpochStarted, ev.StepDone, ev.Evaluated, ev.Sampled, ev.Logged, ev.ScriptTrained),
     *(ev.CheckpointStarted, ev.CheckpointSaved, ev.CheckpointFailed, ev.CheckpointSkipped, ev.CheckpointRejected),
-    *(ev.CheckpointOverBudget, ev.BestCheckpointMissing, ev.Resumed, ev.StartedOver, ev.BadNumbersFound),
-    *(ev.WeightsChecked, ev.TrainingStopped, ev.TrainingFinished, ev.PartUsed, ev.ChangeApplied, ev.ChangeRefused),
+    *(ev.CheckpointOverBudget, ev.BestCheckpointMissing, ev.Resumed, ev.BackendChanged, ev.StartedOver),
+    *(ev.BadNumbersFound, ev.WeightsChecked, ev.TrainingStopped, ev.TrainingFinished),
+    *(ev.PartUsed, ev.ChangeApplied, ev.ChangeRefused),
 )
 
 # What the history of a run shows. The rest comes by the thousand, or is in the attempt.

@@ -17,6 +17,7 @@ from msgspec import structs
 from holdfast.core.disk_space import FULL
 from holdfast.core.event_log import EventLog, EventSink, EventTail, read_events
 from holdfast.core.events import (
+    BackendChanged,
     BadNumbersFound,
     ChangeApplied,
     ChangeRefused,
@@ -81,7 +82,7 @@ _STRAGGLER_SECONDS = 3.0  # for helpers that outlive a finished child, such as a
 # What a person wants to hear while it happens; steps and losses are for the views that read them.
 _PASSED_ON: tuple[type[Event], ...] = (
     *(PartUsed, Resumed, CheckpointRejected, ChangeApplied, ChangeRefused, BadNumbersFound),
-    *(CheckpointSkipped, CheckpointFailed, CheckpointOverBudget, StartedOver),
+    *(CheckpointSkipped, CheckpointFailed, CheckpointOverBudget, StartedOver, BackendChanged),
 )
 
 

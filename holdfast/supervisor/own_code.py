@@ -35,7 +35,7 @@ _ENDS_ITSELF = re.compile(r"\bos\.abort\(\)|\bsignal\.raise_signal\(|\bos\.kill\
 _TAIL_BYTES = 1 << 16
 _EXIT_TAIL_BYTES, _LAST_LINES = 16_384, 20
 # Our engine talks between ranks through one module: the line that calls it says more.
-_ENGINE = re.compile(r"holdfast[/\\]engine[/\\](?!ranks\.py)[\w./\\]+\.py$")
+_ENGINE = re.compile(r"holdfast[/\\]engine[/\\](?!(?:distributed_)?ranks\.py)[\w./\\]+\.py$")
 _RANK_LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|^(?:torch|transformers|numpy|importlib)[/\\.]|^<")
 _COLLECTIVES = re.compile(r"torch[/\\]distributed[/\\]distributed_c10d\.py$")
 HELD = (Verdict.STOPPED, Verdict.DEBUGGED)  # from outside, wherever its stack is

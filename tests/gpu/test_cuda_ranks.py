@@ -16,9 +16,10 @@ from holdfast.core.event_log import EventLog, read_events
 from holdfast.core.events import StepDone
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.engine.attempt_settings import read_attempt_settings
+from holdfast.engine.distributed_ranks import DistributedRanks
 from holdfast.engine.loop import Loop
 from holdfast.engine.rank_info import RankInfo
-from holdfast.engine.ranks import ALONE, DistributedRanks
+from holdfast.engine.ranks import ALONE
 from holdfast.engine.tasks import load_task
 from tests.tiny import tiny_attempt, tiny_bert, tiny_instructions, tiny_llama, tiny_prepared, tiny_questions
 

@@ -32,6 +32,11 @@ def start(attempt: Path) -> subprocess.Popen:
     )
 
 
+def require(device: str) -> None:
+    if device == "mlx":
+        pytest.importorskip("mlx.core")
+
+
 def finish(attempt: Path) -> int:
     process = start(attempt)
     _, errors = process.communicate(timeout=600)
@@ -53,18 +58,20 @@ def wait_for_step(attempt: Path, step: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("micro_tokens", "threads"),
+    ("micro_tokens", "threads", "device"),
     [
-        (16_384, 1),
-        pytest.param(60, 1, marks=pytest.mark.full),
-        pytest.param(16_384, 2, marks=pytest.mark.full),
-        (100, 2),
+        (16_384, 1, "cpu"),
+        pytest.param(60, 1, "cpu", marks=pytest.mark.full),
+        pytest.param(16_384, 2, "cpu", marks=pytest.mark.full),
+        (100, 2, "cpu"),
+        (100, 1, "mlx"),
     ],
-    ids=["whole step at once", "accumulated", "two hands", "two hands, accumulated"],
+    ids=["whole step at once", "accumulated", "two hands", "two hands, accumulated", "MLX, accumulated"],
 )
-def test_kills_at_random_steps_keep_identical_weights(parts, tmp_path, micro_tokens, threads):
+def test_kills_at_random_steps_keep_identical_weights(parts, tmp_path, micro_tokens, threads, device):
+    require(device)
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    wanted = {"micro_tokens": micro_tokens, "threads": threads}
+    wanted = {"micro_tokens": micro_tokens, "threads": threads, "device": device}
     finish(tiny_attempt(unbroken, *parts, **wanted))
     draws = random.Random(micro_tokens)
     for number, kill in enumerate((signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV), start=1):
@@ -94,10 +101,12 @@ def test_killed_language_model_has_identical_weights(tmp_path, lora, threads):
     assert weights(broken) == weights(unbroken)
 
 
-def test_kill_during_save_resumes_from_the_previous(parts, tmp_path):
+@pytest.mark.parametrize("device", ["cpu", "mlx"])
+def test_kill_during_save_resumes_from_the_previous(parts, tmp_path, device):
+    require(device)
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    finish(tiny_attempt(unbroken, *parts))
-    attempt = tiny_attempt(broken, *parts, save_seconds=0)
+    finish(tiny_attempt(unbroken, *parts, device=device))
+    attempt = tiny_attempt(broken, *parts, save_seconds=0, device=device)
     process = start(attempt)
     wait_for_step(attempt, 5)
     folder = checkpoints_folder(broken)
@@ -106,7 +115,7 @@ def test_kill_during_save_resumes_from_the_previous(parts, tmp_path):
         assert time.monotonic() < deadline, "no save was ever seen half-way"
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=300)
-    finish(tiny_attempt(broken, *parts, number=2))
+    finish(tiny_attempt(broken, *parts, number=2, device=device))
     assert weights(broken) == weights(unbroken)
 
 
@@ -153,10 +162,25 @@ def test_smaller_micro_batches_learn_the_same(parts, tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=2e-3)
 
 
-def test_nan_loss_ends_before_weights_change(parts, tmp_path):
-    attempt = tiny_attempt(tmp_path / "run", *parts, lr=1e30, warmup_ratio=0.0, max_grad_norm=0.0)
+@pytest.mark.parametrize("device", ["cpu", "mlx"])
+def test_nan_loss_ends_before_weights_change(parts, tmp_path, device):
+    require(device)
+    attempt = tiny_attempt(tmp_path / "run", *parts, lr=1e30, warmup_ratio=0.0, max_grad_norm=0.0, device=device)
     process = start(attempt)
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 1
     assert b"nan-loss" in errors
     assert list((tmp_path / "run").glob("nan-batch-*.json"))
+
+
+def test_mlx_process_never_loads_torch(parts, tmp_path):
+    require("mlx")
+    attempt = tiny_attempt(tmp_path / "run", *parts, device="mlx", max_steps=2)
+    code = (
+        "import sys; from pathlib import Path; from holdfast.engine.__main__ import main; "
+        "code = main(Path(sys.argv[1])); print(sorted({'torch', 'transformers', 'mlx'} & {*sys.modules})); "
+        "sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, attempt], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[-2] == "['mlx']"

@@ -27,6 +27,8 @@ MAY_IMPORT = {
 HEAVY = {
     "torch": {"engine"},
     "transformers": {"engine"},
+    "mlx": {"engine"},
+    "mlx_lm": {"engine"},
     "django": {"service"},
     "celery": {"service"},
     "ninja": {"service"},

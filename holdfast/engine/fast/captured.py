@@ -17,20 +17,12 @@ from torch import Tensor
 
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.fast.packing import Pack
+from holdfast.engine.steps import StepResult
 
 Arrays = Mapping[str, NDArray[np.int64]]
 
 _BUCKET_TOKENS = 512
 _RING = 4  # steps in flight; the host prepares the next ones meanwhile
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """The loss and gradient norm of a step."""
-
-    step: int
-    loss: float
-    norm: float
 
 
 def make_captured(task: Any, settings: AttemptSettings, optimizer: torch.optim.Optimizer) -> "CapturedSteps | None":

@@ -1,8 +1,4 @@
-"""Train only those rows of the embedding table that the data uses; the exported table is complete again.
-
-A row whose token never occurs has no gradient, so AdamW only applies weight decay to it: each step multiplies it by the
-same factor. So a few thousand rows of thirty thousand are trained, clipped and saved, with the same result.
-"""
+"""Train only those rows of the embedding table that the data uses; the exported table is complete again."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,8 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd import Function
 
-_AT_ONCE = 1 << 22  # tokens
-_NONE = np.iinfo(np.int64).max  # for a token without a row: looking it up is an error
+from holdfast.engine.used_rows import decay_of, new_ids_of, used_rows, witness_row
 
 
 class UsedRows:
@@ -23,12 +18,9 @@ class UsedRows:
     def __init__(self, model: Any, table: nn.Embedding, used: NDArray[np.int64], kind: type[nn.Embedding]):
         self._model, self._table = model, table
         self._used = torch.from_numpy(used)
-        self.new_ids = np.full(table.num_embeddings, _NONE, dtype=np.int64)  # by old id
-        self.new_ids[used] = np.arange(len(used))
-        # A row that no token uses shows what weight decay does to unused rows. Its values differ, so that their mean
-        # does not depend on how any one of them rounds.
-        self._witness = torch.linspace(1, 2, table.embedding_dim)
-        rows = torch.cat([table.weight.data.cpu()[self._used], self._witness[None]])
+        self.new_ids = new_ids_of(used, table.num_embeddings)  # by old id
+        witness = torch.from_numpy(witness_row(table.embedding_dim))
+        rows = torch.cat([table.weight.data.cpu()[self._used], witness[None]])
         small = kind.from_pretrained(rows.to(table.weight), freeze=False, padding_idx=self._new_padding(used))
         model.set_input_embeddings(small)
 
@@ -42,8 +34,7 @@ class UsedRows:
     def restore(self) -> None:
         """Put the complete table back into the model, with trained rows and decayed ones."""
         rows = self._model.get_input_embeddings().weight.data.cpu()
-        decay = float((rows[-1].double() / self._witness.double()).mean())
-        whole: Tensor = self._table.weight.data.cpu().mul_(decay)
+        whole: Tensor = self._table.weight.data.cpu().mul_(decay_of(rows[-1].numpy()))
         whole[self._used] = rows[:-1]
         self._table.weight.data = whole
         self._model.set_input_embeddings(self._table)
@@ -88,13 +79,8 @@ def keep_used_rows(
     table = model.get_input_embeddings()
     if type(table) is not nn.Embedding or not table.weight.requires_grad or _is_shared(model, table):
         return None
-    seen = np.zeros(table.num_embeddings, dtype=bool)
     padding = getattr(model.config, "pad_token_id", None) or 0
-    seen[padding : padding + 1] = True  # empty if the configuration names a token beyond the table
-    for tokens in texts:
-        for start in range(0, len(tokens), _AT_ONCE):
-            seen[tokens[start : start + _AT_ONCE]] = True
-    return UsedRows(model, table, np.flatnonzero(seen), kind)
+    return UsedRows(model, table, used_rows(texts, table.num_embeddings, padding), kind)
 
 
 def _is_shared(model: nn.Module, table: nn.Embedding) -> bool:

@@ -14,7 +14,8 @@ from holdfast.data.prepare_classify import windows
 from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.calibration import probabilities, read_calibration
-from holdfast.engine.classifier import Classifier, averaged
+from holdfast.engine.classifier import Classifier
+from holdfast.engine.labeled_texts import averaged
 from holdfast.engine.predict.predictor import Row, as_array
 
 _DIGITS = 4

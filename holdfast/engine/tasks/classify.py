@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,38 +15,27 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoTokenizer
 
-from holdfast.core.prepared import Manifest
-from holdfast.core.records import Mistakes, WrongLabels
-from holdfast.data.shards import TokenArray, open_array, open_tokens, require_manifest
+from holdfast.core.records import Mistakes
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import BatchPart, first_example, split_step
-from holdfast.engine.calibration import Calibration, calibration_error, fit, write_calibration
-from holdfast.engine.classifier import Classifier, averaged
+from holdfast.engine.classifier import Classifier
 from holdfast.engine.data_order import Indices, step_seed
 from holdfast.engine.fast.captured import bucket
 from holdfast.engine.fast.packing import Pack, packed
 from holdfast.engine.fast.rng import DropoutRng, replace_dropout
-from holdfast.engine.metrics import (
-    class_table,
-    confusion_matrix,
-    label_table,
-    multi_label_metrics,
-    single_label_metrics,
-)
-from holdfast.engine.mistakes import TextView, row_in_file, wrong_labels
+from holdfast.engine.labeled_texts import LabeledTexts
 from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.sharding import make_gradient_threads
 
 
 def load(settings: AttemptSettings, ranks: Ranks = ALONE) -> "Classify":
     """Load the encoder with a new head, and open the prepared texts."""
-    manifest = require_manifest(settings.prepared_path)
-    texts = {split: open_tokens(settings.prepared_path, split) for split in manifest.splits}
-    classifier = Classifier(settings, list(manifest.labels), manifest.multi_label, texts.values())
+    data = LabeledTexts(settings)
+    classifier = Classifier(settings, data.names, data.is_multi, data.texts.values())
     if settings.compile:
         for layer in classifier.model.base_model.encoder.layer[:-1]:
             layer.compile(dynamic=True)
-    return Classify(settings, classifier, texts, manifest, ranks)
+    return Classify(settings, classifier, data, ranks)
 
 
 class Classify:
@@ -55,31 +43,17 @@ class Classify:
 
     needs_collectives = False
 
-    def __init__(
-        self,
-        settings: AttemptSettings,
-        classifier: Classifier,
-        texts: dict[str, TokenArray],
-        manifest: Manifest,
-        ranks: Ranks = ALONE,
-    ):
+    def __init__(self, settings: AttemptSettings, classifier: Classifier, data: LabeledTexts, ranks: Ranks = ALONE):
         self._settings, self._classifier, self.model, self._ranks = settings, classifier, classifier.model, ranks
-        self._texts, self._names, self._is_multi = texts, list(manifest.labels), manifest.multi_label
-        self.metric = "micro_f1" if self._is_multi else "accuracy"
+        self._data, self.metric, self.lengths = data, data.metric, data.lengths
         self.is_packed = classifier.is_packed
         self._rng = None if settings.uses_cuda_rng else DropoutRng(settings.seed)
         if self._rng:
             replace_dropout(self.model, self._rng)
         threads = settings.worker_threads if self.is_packed else 1
         self._threads = make_gradient_threads(self.model, threads, ranks, [self.model])
-        self._labels = {split: np.asarray(open_array(settings.prepared_path, f"{split}.labels")) for split in texts}
-        self.lengths = texts["train"].lengths
-        self._has_windows = manifest.overlong == "window"
-        weights = settings.options.get("class_weights")
-        self._class_weights = torch.tensor(weights, device=settings.device) if weights else None
-        self._calibration: Calibration | None = None
-        self._text_view = TextView(settings.model, settings.prepared_path)
-        self._reported: dict[str, NDArray[np.float64]] = {}  # scores of the finished model
+        weights = data.class_weights
+        self._class_weights = None if weights is None else torch.tensor(weights, device=settings.device)
         self._threads.try_out(first_example(), lambda part: self._loss_of(0, part, 1.0))
 
     def begin_epoch(self, epoch: int) -> dict[str, int]:
@@ -89,7 +63,7 @@ class Classify:
     def forward_backward(self, step: int, examples: Indices) -> Tensor:
         """Add the gradient of one step: the mean over all its texts, however they are split."""
         self.model.train()
-        divisor = self._total_weight(examples)
+        divisor = self._data.total_weight(examples)
         step_loss = torch.zeros((), device=self._settings.device)
         max_tokens, workers = self._settings.micro_tokens, self._threads.workers
         for parts in split_step(examples, self.lengths, max_tokens, workers, self._ranks):
@@ -108,7 +82,7 @@ class Classify:
             return None
         filler = bucket(tokens) - tokens
         bounds = np.concatenate([[0], np.cumsum(lengths), [tokens + filler]])
-        ids = np.concatenate([self._texts["train"][int(at)] for at in ordered])
+        ids = np.concatenate([self._data.texts["train"][int(at)] for at in ordered])
         new_ids, offset = self._classifier.new_ids, self._classifier.position_offset or 0
         ids = ids.astype(np.int64) if new_ids is None else new_ids[ids]
         positions = np.arange(tokens) - np.repeat(bounds[:-2], lengths) + offset
@@ -116,7 +90,7 @@ class Classify:
             "ids": np.pad(ids, (0, filler)),
             "positions": np.concatenate([positions, np.arange(filler) % int(lengths.max()) + offset]),
             "bounds": bounds,
-            "labels": np.asarray(self._labels["train"][ordered]).astype(np.int64).reshape(-1),
+            "labels": np.asarray(self._data.labels["train"][ordered]).astype(np.int64).reshape(-1),
         }
 
     def step_loss(self, arrays: Mapping[str, Tensor]) -> Tensor:
@@ -127,65 +101,26 @@ class Classify:
         texts = Pack(arrays["ids"][None], arrays["positions"][None], [], bounds[:size], bounds.int(), longest)
         with packed(texts):
             logits_BL = self._classifier.logits({"input_ids": texts.ids_1N, "position_ids": texts.positions_1N})
-        if self._is_multi:
+        if self._data.is_multi:
             truth_BL = arrays["labels"].view(size, -1).float()
             return functional.binary_cross_entropy_with_logits(logits_BL, truth_BL)
         return functional.cross_entropy(logits_BL, arrays["labels"], weight=self._class_weights)
 
     def evaluate(self, split: str) -> dict[str, float]:
         """Metrics on a split; empty if the split does not exist."""
-        if split not in self._texts:
-            return {}
-        scores_BL, truth = self.predict(split), self._truth(split)
-        return multi_label_metrics(scores_BL, truth) if self._is_multi else single_label_metrics(scores_BL, truth)
+        return self._data.evaluate(split, self.predict)
 
     def report(self, split: str) -> dict[str, object]:
         """Metrics, a table by label, the confusion matrix and the calibration error."""
-        if split not in self._texts:
-            return {}
-        scores_BL, truth = self.predict(split), self._truth(split)
-        self._reported[split] = scores_BL
-        if split == "validation":
-            self._calibration = fit(scores_BL, truth, self._is_multi)
-        found: dict[str, object] = {}
-        if self._is_multi:
-            found |= multi_label_metrics(scores_BL, truth)
-            rows = label_table(scores_BL > 0, truth > 0.5)
-        else:
-            predicted = scores_BL.argmax(1)
-            found |= single_label_metrics(scores_BL, truth)
-            found["confusion"] = confusion_matrix(predicted, truth, len(self._names)).tolist()
-            rows = class_table(predicted, truth, len(self._names))
-        found["classes"] = [{"label": name, **row} for name, row in zip(self._names, rows, strict=True)]
-        if self._calibration:
-            calibrated_BL = scores_BL / self._calibration.temperature
-            found["calibration_error"] = calibration_error(scores_BL, truth, self._is_multi)
-            found["calibrated_error"] = calibration_error(calibrated_BL, truth, self._is_multi)
-        return found
+        return self._data.report(split, self.predict)
 
     def mistakes(self, split: str) -> Mistakes:
         """Texts that the finished model labels wrongly, the most confident mistakes first."""
-        if split not in self._reported:
-            return Mistakes(split=split)
-        scores_BL = self._reported[split] / (self._calibration.temperature if self._calibration else 1.0)
-        texts, starts = self._texts[split], self._windows(split) if self._has_windows else None
-        folder, names = self._settings.prepared_path, self._names
-        found = [
-            WrongLabels(
-                text=self._text_view.text(split, one.row, texts[one.row if starts is None else int(starts[one.row])]),
-                expected=tuple(names[at] for at in one.expected),
-                predicted=tuple(names[at] for at in one.predicted),
-                probabilities={names[at]: chance for at, chance in one.probabilities.items()},
-                row=row_in_file(folder, split, one.row),
-            )
-            for one in wrong_labels(scores_BL, self._truth(split), self._is_multi)
-        ]
-        return Mistakes(split=split, labels=tuple(found))
+        return self._data.mistakes(split)
 
     def predict(self, split: str) -> NDArray[np.float64]:
         """The model's scores for every row of a split; the scores of a long text's windows are averaged."""
-        scores = self._classifier.scores(self._texts[split], self._ranks)
-        return averaged(scores, self._windows(split)) if self._has_windows else scores
+        return self._data.by_row(split, self._classifier.scores(self._data.texts[split], self._ranks))
 
     def state(self) -> dict[str, Tensor]:
         """All weights: every one is trained."""
@@ -197,25 +132,13 @@ class Classify:
 
     def show(self, examples: Indices) -> object:
         """The texts' tokens and labels."""
-        texts, labels = self._texts["train"], self._labels["train"]
-        return [
-            {"example": int(at), "tokens": texts[int(at)].tolist(), "label": labels[at].tolist()} for at in examples
-        ]
+        return self._data.show(examples)
 
     def export(self, folder: Path) -> None:
         """Write the model and its tokenizer as transformers does, and the calibration temperature."""
         self._classifier.exportable_model().save_pretrained(folder)
         AutoTokenizer.from_pretrained(self._settings.model).save_pretrained(folder)
-        if self._calibration:
-            write_calibration(folder, self._calibration)
-
-    def _windows(self, split: str) -> NDArray[np.int64]:
-        return np.asarray(open_array(self._settings.prepared_path, f"{split}.windows"), dtype=np.int64)
-
-    def _truth(self, split: str) -> NDArray[Any]:
-        """The labels of each row."""
-        labels: NDArray[Any] = self._labels[split]
-        return labels[self._windows(split)[:-1]] if self._has_windows else labels
+        self._data.write_calibration(folder)
 
     @contextmanager
     def _loss_of(self, step: int, part: BatchPart, divisor: float) -> Iterator[Tensor]:
@@ -224,19 +147,13 @@ class Classify:
             torch.manual_seed(step_seed(self._settings.seed, step) + int(part.places[0]))
         if self._rng:
             self._rng.at_part(step, part.places, part.first_tokens, self.lengths[part.examples])
-        context, inputs = self._classifier.take(self._texts["train"], part.examples, self._rng)
+        context, inputs = self._classifier.take(self._data.texts["train"], part.examples, self._rng)
         with context:
             share = self._summed_loss(self._classifier.logits(inputs), part.examples)
             yield share / (math.inf if part.is_idle else divisor)
 
     def _summed_loss(self, logits_BL: Tensor, examples: Indices) -> Tensor:
-        truth = torch.from_numpy(np.asarray(self._labels["train"][examples])).to(logits_BL.device)
-        if self._is_multi:
+        truth = torch.from_numpy(np.asarray(self._data.labels["train"][examples])).to(logits_BL.device)
+        if self._data.is_multi:
             return functional.binary_cross_entropy_with_logits(logits_BL, truth, reduction="sum") / logits_BL.shape[1]
         return functional.cross_entropy(logits_BL, truth, weight=self._class_weights, reduction="sum")
-
-    def _total_weight(self, examples: Indices) -> float:
-        """What the step's loss is divided by: the class weights of its texts, summed."""
-        if self._class_weights is None:
-            return float(len(examples))
-        return float(self._class_weights.cpu().numpy()[self._labels["train"][examples]].sum())

@@ -10,12 +10,13 @@ from holdfast.core.events import CheckpointFailed
 from holdfast.engine import checkpoint
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.checkpoint import Checkpoints, TrainingState, identity_of, require_same
+from holdfast.engine.rank_checkpoints import TorchFiles
 from tests.tiny import tiny_bert, tiny_prepared
 
 
 @pytest.fixture
 def checkpoints(tmp_path):
-    return Checkpoints(tmp_path / "checkpoints", EventLog(tmp_path / "events.jsonl"))
+    return Checkpoints(tmp_path / "checkpoints", EventLog(tmp_path / "events.jsonl"), TorchFiles())
 
 
 def parts(value: float) -> dict:
@@ -75,7 +76,7 @@ def test_failed_save_keeps_the_previous_and_is_reported(checkpoints, tmp_path, m
     def no_room(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", no_room)
+    monkeypatch.setattr(TorchFiles, "write", no_room)
     save(checkpoints, 2)
     assert checkpoints.has_failed
     assert checkpoints.load_newest().step == 1

@@ -101,7 +101,7 @@ def test_texts_over_the_limit_are_read_in_windows(bert, tmp_path):
     assert task.predict("validation").shape == (rows, 2)
     assert sum(row["support"] for row in task.report("validation")["classes"]) == rows
     assert max(task.lengths) <= 64
-    last = np.concatenate([task._texts["train"][at] for at in range(len(task.lengths))])
+    last = np.concatenate([task._data.texts["train"][at] for at in range(len(task.lengths))])
     assert {7, 8} <= set(last.tolist()), "the deciding word is in a window"
 
 

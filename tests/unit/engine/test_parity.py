@@ -10,7 +10,9 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from holdfast.data.shards import open_array, open_tokens
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.data_order import DataOrder
-from holdfast.engine.optim import clip_gradients, learning_rate, make_optimizer
+from holdfast.engine.new_weights import normal_weight
+from holdfast.engine.optim import clip_gradients, make_optimizer
+from holdfast.engine.steps import learning_rate
 from holdfast.engine.tasks import load_task
 from tests.tiny import tiny_bert, tiny_instructions, tiny_llama, tiny_prepared
 
@@ -84,8 +86,9 @@ def test_classify_learns_like_a_plain_loop(tmp_path, micro_tokens):
     model, prepared = tiny_bert(tmp_path / "model"), tiny_prepared(tmp_path / "prepared")
     without_dropout(model)
     settings = settings_for("classify", model, prepared, tmp_path, micro_tokens=micro_tokens)
-    torch.manual_seed(settings.seed)
     reference = AutoModelForSequenceClassification.from_pretrained(model, num_labels=3)
+    head = normal_weight(settings.seed, "classifier.weight", (3, 32), reference.config.initializer_range)
+    reference.classifier.weight.data.copy_(torch.from_numpy(head))
     texts, labels = open_tokens(prepared, "train"), open_array(prepared, "train.labels")
 
     def batch_of(examples):

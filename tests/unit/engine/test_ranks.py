@@ -10,10 +10,12 @@ from holdfast.core.event_log import EventLog, read_events
 from holdfast.core.events import CheckpointRejected
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import balanced_shares, split_step
-from holdfast.engine.checkpoint import TrainingState, make_checkpoints
+from holdfast.engine.checkpoint import TrainingState
 from holdfast.engine.data_order import DataOrder
+from holdfast.engine.distributed_ranks import StepAllReduce, _buckets, own_device, require_enough
+from holdfast.engine.rank_checkpoints import make_checkpoints
 from holdfast.engine.rank_info import RankInfo, read_rank_info
-from holdfast.engine.ranks import ALONE, StepAllReduce, _buckets, own_device, require_enough
+from holdfast.engine.ranks import ALONE
 from holdfast.engine.tasks import load_task
 from tests.tiny import tiny_bert, tiny_instructions, tiny_llama, tiny_prepared, tiny_questions
 from tests.unit.engine.thread_ranks import together

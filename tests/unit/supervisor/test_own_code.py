@@ -138,17 +138,17 @@ GATHER = """\
     _exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)
 """
 ENGINE = """\
-    DistributedRanks.all_gather (holdfast/engine/ranks.py:142)
-    StepAllReduce.agree (holdfast/engine/ranks.py:224)
-    Loop._reduced_loss (holdfast/engine/loop.py:153)
+    DistributedRanks.all_gather (holdfast/engine/distributed_ranks.py:142)
+    StepAllReduce.agree (holdfast/engine/distributed_ranks.py:224)
+    TorchSteps._reduced_loss (holdfast/engine/torch_steps.py:126)
 """
 LOCKED = """\
     Event.wait (threading.py:629)
     Task.forward_backward (holdfast/engine/tasks/classify.py:90)
-    Loop._loss (holdfast/engine/loop.py:140)
+    TorchSteps._loss (holdfast/engine/torch_steps.py:117)
 """
 RANKS = {31: 0, 32: 1}
-IN_LOOP = CodePlace(file="holdfast/engine/loop.py", line=153, function="Loop._reduced_loss")
+IN_STEPS = CodePlace(file="holdfast/engine/torch_steps.py", line=126, function="TorchSteps._reduced_loss")
 
 
 @pytest.fixture
@@ -172,13 +172,13 @@ def test_awaited_rank_comes_first_with_its_line(torchrun):
     first, other = find_rank_stacks(torchrun, RANKS, [32])
     place = CodePlace(file="holdfast/engine/tasks/classify.py", line=90, function="Task.forward_backward")
     assert first == RankStack(rank=1, pid=32, place=place, call="Event.wait", holds_up=True)
-    assert other == RankStack(rank=0, pid=31, place=IN_LOOP, collective="all_gather_into_tensor")
+    assert other == RankStack(rank=0, pid=31, place=IN_STEPS, collective="all_gather_into_tensor")
 
 
 def test_stopped_rank_in_a_collective_is_not_a_waiter(torchrun):
     write_stack(torchrun, 32, GATHER + ENGINE)
     (found,) = find_rank_stacks(torchrun, RANKS, [32])
-    assert found == RankStack(rank=1, pid=32, place=IN_LOOP, call="all_gather_into_tensor", holds_up=True)
+    assert found == RankStack(rank=1, pid=32, place=IN_STEPS, call="all_gather_into_tensor", holds_up=True)
 
 
 def test_a_script_is_named_by_its_own_line(torchrun):
@@ -221,4 +221,4 @@ def test_one_process_alone_has_no_ranks(torchrun):
 def test_single_local_rank_is_described_alone(torchrun):
     write_stack(torchrun, 31, GATHER + ENGINE)
     (found,) = find_rank_stacks(torchrun, {31: 1}, [])
-    assert found == RankStack(rank=1, pid=31, place=IN_LOOP, collective="all_gather_into_tensor")
+    assert found == RankStack(rank=1, pid=31, place=IN_STEPS, collective="all_gather_into_tensor")
