@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from celery import signals
+from django.conf import settings
 from django.db import connections
 from django.db.models.functions import Now
 
@@ -63,7 +64,8 @@ class _CeleryWorker(Dispatcher):
         ticking.start()
         start_senders()
         self._say(f"[ok] worker {self._worker.name}, {self._worker.slots} at a time; Ctrl-C hands its runs back")
-        options = ["--pool=threads", f"--concurrency={self._worker.slots}", f"--queues={','.join(self._queues)}"]
+        at_once = self._worker.slots + settings.PLANS_AT_ONCE
+        options = ["--pool=threads", f"--concurrency={at_once}", f"--queues={','.join(self._queues)}"]
         quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=WARNING"]
         try:
             broker.app.worker_main(["worker", f"--hostname=holdfast-{os.getpid()}@%h", *options, *quiet])

@@ -20,6 +20,7 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from holdfast.core.artifacts import read_artifact
+from holdfast.core.text import plural
 from holdfast.runs.lease import holder
 from holdfast.runs.process_identity import find_process, signal_process
 from holdfast.service.agent import start_agent
@@ -74,6 +75,8 @@ class Dispatcher:
         if self._is_due("requeue", settings.LEASE_SECONDS / 6):
             for job_id in leases.requeue_lost():
                 print(f"job {job_id}: lease expired; queued again", flush=True)
+            if late := leases.stop_overdue():
+                print(f"{plural(late, 'job')} reached the time limit; saving and stopping", flush=True)
         if self._is_due("hold", settings.LEASE_SECONDS / 12):
             self._hold_for_starting()
         self._reap()
@@ -93,9 +96,10 @@ class Dispatcher:
     def _claim(self, waiting: Shared, why: str = "") -> tuple[int, uuid.UUID] | None:
         """Claim the next of these jobs and start its agent, if a slot is free; the log says why."""
         with self._claiming:
-            if self._is_leaving or self._worker.slots <= len(leases.running_on(self._worker)):
+            goals = leases.free_goals(self._worker)
+            if self._is_leaving or not goals:
                 return None
-            taken = leases.claim_next(self._worker, waiting)
+            taken = leases.claim_next(self._worker, waiting.filter(goal__in=goals))
             if taken is not None:
                 try:
                     self._agents[taken] = start_agent(*taken)

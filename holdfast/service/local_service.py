@@ -101,6 +101,7 @@ class _Service:
         self._home, self._say, self._asked, self._address = home, say, 0, address
         log_level = ("--log-level", "warning", "--no-access-log", "--no-server-header")
         web = ["uvicorn", "holdfast.service.asgi:application", "--host", address.host, "--port", str(address.port)]
+        web += ["--http", "holdfast.service.http_protocol:DeadlineProtocol"]
         if not settings.TLS and "FORWARDED_ALLOW_IPS" not in os.environ:
             web.append("--no-proxy-headers")  # without a proxy in front, such headers are forged
         self._commands = {

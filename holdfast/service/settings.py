@@ -151,6 +151,15 @@ BROKER_VISIBILITY_SECONDS = float(service_variable("BROKER_VISIBILITY_SECONDS", 
 STORE = service_variable("STORE")  # empty: all machines share the home folder
 LEASE_SECONDS = float(service_variable("LEASE_SECONDS", "60"))
 RUNS_AT_ONCE = int(service_variable("RUNS_AT_ONCE", "0" if BROKER_URL else "1"))  # next to the pages
+PLANS_AT_ONCE = 1  # in addition, so that a plan never waits behind a training
+
+# What one user may take; administrators have no limits, and 0 disables a limit.
+RUNS_PER_USER = int(service_variable("RUNS_PER_USER", "4"))  # that train at once
+QUEUED_PER_USER = int(service_variable("QUEUED_PER_USER", "100"))
+RUN_HOURS = float(service_variable("RUN_HOURS", "168"))  # after this time a run saves and stops
+DATASETS_PER_USER = int(service_variable("DATASETS_PER_USER", "500"))
+SURVEYS_PER_USER = int(service_variable("SURVEYS_PER_USER", "10"))  # that are read or wait for it
+BYTES_PER_USER = int(service_variable("BYTES_PER_USER", str(200 * 1024**3)))  # of datasets and models
 
 # Uploads go to the disk of the home folder, not to /tmp, which may be memory.
 FILE_UPLOAD_HANDLERS = ["holdfast.service.jobs.uploads.ToHome"]

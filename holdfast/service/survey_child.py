@@ -47,6 +47,7 @@ class SurveyJob(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     limits: SurveyLimits
+    owner: int = 0  # whose uploads are read one at a time
     choices: dict[str, Any] = {}  # what the user decided, by the names in the form
 
 

@@ -66,14 +66,15 @@ def progress_of(folder: Path) -> SurveyProgress | None:
 
 
 def _in_turn(folder: Path, job: SurveyJob) -> SurveyResult:
-    """Survey the upload once one of the slots is free."""
+    """Survey the upload once one of the slots is free; one user never takes them all."""
     turns = folder.parent / ".turns"
     turns.mkdir(mode=0o700, exist_ok=True)
     while True:
-        for number in range(_AT_ONCE):
-            with _held(turns / str(number)) as is_mine:
-                if is_mine:
-                    return _survey(folder, job)
+        with _held(turns / f"owner-{job.owner}") as is_owners_turn:
+            for number in range(_AT_ONCE if is_owners_turn else 0):
+                with _held(turns / str(number)) as is_mine:
+                    if is_mine:
+                        return _survey(folder, job)
         time.sleep(_POLL_SECONDS)
 
 

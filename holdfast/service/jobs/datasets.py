@@ -199,7 +199,7 @@ def _job(dataset: Dataset) -> SurveyJob:
         unpacked_bytes=settings.UNPACKED_BYTES,
         rows=settings.UPLOAD_ROWS,
     )
-    return SurveyJob(path=str(dataset.path), choices=dataset.choices, limits=limits)
+    return SurveyJob(path=str(dataset.path), choices=dataset.choices, limits=limits, owner=dataset.owner_id)
 
 
 def _place(dataset: Dataset) -> Path:

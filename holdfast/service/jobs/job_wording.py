@@ -5,9 +5,11 @@ What the run itself does is worded by `runs/wording.py`, here as everywhere.
 
 from typing import Literal
 
+from holdfast.core.text import human_seconds, plural
 from holdfast.runs.observation_wording import phase_text
 from holdfast.runs.state import RunState
 from holdfast.runs.wording import attempt_text, cause_text, headline, sentence, state_text
+from holdfast.service.jobs.leases import place_in_queue
 from holdfast.service.jobs.models import Job, JobGoal, JobState
 
 Look = Literal["", "good", "warn", "bad"]
@@ -34,16 +36,15 @@ def job_headline(job: Job, state: RunState | None) -> tuple[str, Look]:
         return "This run was refused.", "bad"  # the error is shown below
     match JobState(job.state):
         case JobState.QUEUED:
-            need = f" with {job.device}" if job.device else ""
-            goal = "plan the run" if job.goal == JobGoal.PLAN else "train"
-            return f"Waiting for a free machine{need} to {goal}.", ""
+            return _waiting(job), ""
         case JobState.RUNNING:
             return _running(job, state)
         case JobState.PLANNED:
             return "The plan is ready. Start the training, or change the settings first.", "good"
         case JobState.STOPPED:
             where = f" at step {job.step:,} of {job.steps:,}" if job.steps else ""
-            return f"Stopped{where}. Resume to continue from the last checkpoint.", "warn"
+            why = ", because it reached the time limit of this service" if job.has_reached_time_limit else ""
+            return f"Stopped{where}{why}. Resume to continue from the last checkpoint.", "warn"
         case JobState.FINISHED:
             return _ended(job, state) or "Finished, but the result is missing.", "good"
     return _ended(job, state) or "Failed without leaving a reason.", "bad"
@@ -63,6 +64,19 @@ def trouble_text(state: RunState) -> str:
     return sentence(f"attempt {failed[-1].number} {attempt_text(failed[-1])}") + (
         f" {sentence(cause)}" if cause else ""
     )
+
+
+def _waiting(job: Job) -> str:
+    need = f" with {job.device}" if job.device else ""
+    goal = "plan the run" if job.goal == JobGoal.PLAN else "train"
+    found = f"Waiting for a free machine{need} to {goal}"
+    place = place_in_queue(job)
+    if place is None:
+        return f"{found}."
+    found += f"; {plural(place.ahead, 'run')} {'is' if place.ahead == 1 else 'are'} ahead" if place.ahead else "; next"
+    if place.starts_in_seconds is not None:
+        found += f", in about {human_seconds(place.starts_in_seconds)}"
+    return f"{found}."
 
 
 def _ended(job: Job, state: RunState | None) -> str:

@@ -9,6 +9,7 @@ import contextlib
 import shutil
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import Group, User
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import Count, F, OuterRef, Q, Subquery
 from django.db.models.functions import Coalesce, Now
 
 from holdfast.service.home import this_home
@@ -29,8 +30,17 @@ MOST_CLAIMS = 25  # after that many lost holders, the job itself is what kills t
 ENDED = (JobState.PLANNED, JobState.FINISHED, JobState.FAILED, JobState.STOPPED)
 _TRIES = 20  # to claim a job: each failure means that another worker claimed one
 
+_IS_PLAN = Q(goal=JobGoal.PLAN)
 _FREE: dict[str, Any] = {"claim": None, "worker": None, "lease_until": None}
 _AT_REST: dict[str, Any] = {"phase": "", "eta_seconds": None}  # what an earlier holder copied no longer holds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePlace:
+    """The place of a waiting job."""
+
+    ahead: int
+    starts_in_seconds: float | None  # by the forecasts of the runs at work
 
 
 def submit(
@@ -94,9 +104,31 @@ def delete(job: Job) -> bool:
 
 
 def claimable(worker: Worker) -> Shared:
-    """The jobs that this worker may claim, the next one first."""
-    found = Job.objects.filter(Q(device="") | Q(device__in=list(worker.devices)), state=JobState.QUEUED)
-    return found.order_by("-priority", "queued", "pk")
+    """The jobs that this worker may claim, the next one first.
+
+    Within a priority, users take turns: the next job is of the user who has the fewest runs at the moment. A user with
+    RUNS_PER_USER of them waits. Two workers that claim at the same moment may exceed that limit by one.
+    """
+    found = waiting_in_turn().filter(Q(device="") | Q(device__in=list(worker.devices)))
+    if settings.RUNS_PER_USER:
+        found = found.filter(Q(owner__is_superuser=True) | Q(owner_runs__lt=settings.RUNS_PER_USER) | _IS_PLAN)
+    return found
+
+
+def waiting_in_turn() -> Shared:
+    """All waiting jobs, the next one first."""
+    same_owner = Job.objects.filter(owner=OuterRef("owner"), state=JobState.RUNNING).exclude(goal=JobGoal.PLAN)
+    counted = same_owner.order_by().values("owner").annotate(runs=Count("pk")).values("runs")
+    rows: Shared = Job.objects.filter(state=JobState.QUEUED).annotate(owner_runs=Coalesce(Subquery(counted), 0))
+    return rows.order_by("-priority", "owner_runs", "queued", "pk")
+
+
+def free_goals(worker: Worker) -> list[str]:
+    """The goals for which this worker has a free slot; plans have their own, so they never wait behind a training."""
+    running = list(Job.objects.filter(state=JobState.RUNNING, worker=worker).values_list("goal", flat=True))
+    plans = running.count(JobGoal.PLAN)
+    slots = {JobGoal.MODEL: worker.slots - (len(running) - plans), JobGoal.PLAN: settings.PLANS_AT_ONCE - plans}
+    return [goal for goal, free in slots.items() if free > 0 and worker.slots]
 
 
 def claim_next(worker: Worker, waiting: Shared | None = None) -> tuple[int, uuid.UUID] | None:
@@ -188,6 +220,26 @@ def requeue_lost() -> list[int]:
     """Requeue the jobs whose lease has expired; return their ids."""
     lost = Job.objects.filter(state=JobState.RUNNING, lease_until__lt=Now()).values_list("pk", "claim")
     return [job_id for job_id, claimed in lost if lose(job_id, claimed, only_late=True)]
+
+
+def stop_overdue() -> int:
+    """Ask runs that have trained longer than RUN_HOURS to save and stop; return how many."""
+    if not settings.RUN_HOURS:
+        return 0
+    late = Job.objects.filter(state=JobState.RUNNING, stop_asked=False, owner__is_superuser=False)
+    return late.filter(started__lt=Now() - timedelta(hours=settings.RUN_HOURS)).update(stop_asked=True)
+
+
+def place_in_queue(job: Job) -> QueuePlace | None:
+    """How many jobs start before this one, and when it may start; None when it does not wait."""
+    order = list(waiting_in_turn().values_list("pk", flat=True))
+    if job.pk not in order:
+        return None
+    ahead = order.index(job.pk)
+    left = Job.objects.filter(state=JobState.RUNNING).values_list("eta_seconds", flat=True)
+    known = sorted(seconds for seconds in left if seconds is not None)
+    # Beyond the next free slot nothing is known: waiting jobs have no forecast yet.
+    return QueuePlace(ahead=ahead, starts_in_seconds=known[ahead] if ahead < len(known) else None)
 
 
 def running_on(worker: Worker) -> list[tuple[int, uuid.UUID]]:

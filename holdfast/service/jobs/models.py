@@ -153,6 +153,13 @@ class Job(models.Model):
         return this_home().runs / str(self.pk)
 
     @property
+    def has_reached_time_limit(self) -> bool:
+        """Whether it was stopped because it had trained for RUN_HOURS."""
+        if self.state != JobState.STOPPED or not self.started or not self.ended or not settings.RUN_HOURS:
+            return False
+        return self.ended - self.started >= timedelta(hours=settings.RUN_HOURS)
+
+    @property
     def silent_since(self) -> datetime | None:
         """When the holder last renewed, if that is too long ago; by the database's clock."""
         if self.state != JobState.RUNNING or not self.lease_until:

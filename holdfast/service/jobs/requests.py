@@ -19,6 +19,7 @@ from holdfast.service.jobs import leases
 from holdfast.service.jobs.datasets import read_facts
 from holdfast.service.jobs.job_folder import ROLES
 from holdfast.service.jobs.models import Dataset, DatasetState, Job, JobGoal, TrainedModel
+from holdfast.service.jobs.quotas import check_new_run
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(?:/[A-Za-z0-9][\w.-]{0,95})?")
 _STAND_IN = "/dataset"  # in place of the data's path, which is not known yet
@@ -57,6 +58,7 @@ def submit_run(
     parent: Job | None = None,
 ) -> Job:
     """Check a request as a whole and queue it."""
+    check_new_run(owner, priority)
     has_data = dataset is not None or from_model is not None
     decided = dataset.choices if dataset else {}
     given = {**{key: value for key, value in decided.items() if key in OPEN_SETTINGS}, **settings}
@@ -95,6 +97,7 @@ def retry_run(
     goal: str = "",
 ) -> Job:
     """Queue the same run again as a new one, with some settings changed; None removes a setting."""
+    check_new_run(owner, job.priority if job.priority < 0 else 0)
     _check_ready(job.dataset)
     kept = {key: value for key, value in job.request.items() if key in OPEN_SETTINGS}
     referred = {key: value for key, value in job.request.items() if key not in OPEN_SETTINGS}
@@ -113,7 +116,7 @@ def retry_run(
         team=job.team,
         goal=goal or job.goal,
         device=str(asked.get("device") or ""),
-        priority=job.priority,
+        priority=job.priority if owner.is_superuser else min(0, job.priority),
         parent=job,
     )
 

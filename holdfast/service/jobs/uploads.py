@@ -28,6 +28,7 @@ from holdfast.core.text import human_bytes
 from holdfast.service.home import this_home
 from holdfast.service.jobs import datasets
 from holdfast.service.jobs.models import Dataset
+from holdfast.service.jobs.quotas import check_new_upload
 
 _NAME_CHARACTERS, _NAME_BYTES = 100, 200
 _OLD_SECONDS = 3600
@@ -141,6 +142,7 @@ def receive(owner: User, file: "UploadedFile[Any]", name: str = "", team: Group 
     try:
         if not incoming.size_bytes:
             raise RequestError("the file is empty", found="0 bytes", try_next=("choose a file with a header and rows",))
+        check_new_upload(owner, incoming.size_bytes)
         if team is not None and not owner.is_superuser and not owner.groups.filter(pk=team.pk).exists():
             raise invalid_settings([Problem("team", "you are not a member of this team", team.name)])
         file_name = safe_name(file.name or "")

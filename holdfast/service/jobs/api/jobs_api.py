@@ -115,7 +115,12 @@ def get_job(request: HttpRequest, job_id: Id) -> Any:
     """One job, with the state of its run."""
     job = find_job(person(request), job_id)
     state = read_job(job)
-    return {**job_answer(job), "run": redacted(snapshot_fields(state)) if state else None}
+    place = leases.place_in_queue(job) if job.state == JobState.QUEUED else None
+    return {
+        **job_answer(job),
+        "run": redacted(snapshot_fields(state)) if state else None,
+        "queue": {"ahead": place.ahead, "starts_in_seconds": place.starts_in_seconds} if place else None,
+    }
 
 
 @router.post("/{job_id}/start", response={200: JobOut, REFUSALS: Refusal})

@@ -142,10 +142,18 @@ class JobOut(Schema):
     error: Json | None
 
 
+class QueueOut(Schema):
+    """The place of a waiting job: how many start before it, and when it may start, if that is known."""
+
+    ahead: int
+    starts_in_seconds: float | None
+
+
 class JobDetailsOut(JobOut):
-    """A job with the state of its run: attempts, their causes and evidence as values, and how far it is."""
+    """A job with the state of its run: attempts, causes and evidence as values; or its place in the queue."""
 
     run: Json | None
+    queue: QueueOut | None
 
 
 class JobsOut(Schema):
