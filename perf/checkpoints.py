@@ -187,9 +187,9 @@ def _lost(what: str, seconds: list[float]) -> list[Figure]:
 
 def _supervise(run: Path, settings: dict[str, object], disturb) -> None:
     """Supervise a run while `disturb(attempt number)` runs in parallel, until it returns that it is done."""
-    from holdfast.planning.ladders import engine_ladder
     from holdfast.runs.engine_child import EngineChildren
     from holdfast.runs.supervise import RunSpec, StopRequest, supervise
+    from holdfast.supervisor.ladders import engine_ladder
 
     run.mkdir()
     (run / REQUEST).write_text('{"kind": "perf"}')

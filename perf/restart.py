@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from holdfast.core.heartbeat import read_beat
 from holdfast.core.runfolder import BEAT, REQUEST, attempt_folder
-from holdfast.planning.ladders import engine_ladder
 from holdfast.runs import engine_child
 from holdfast.runs.engine_child import EngineChildren
 from holdfast.runs.supervise import RunSpec, StopRequest, supervise
+from holdfast.supervisor.ladders import engine_ladder
 from holdfast.supervisor.members import read_root
 from perf.figures import Figure, write_figures
 from tests.tiny import tiny_bert, tiny_prepared

@@ -13,7 +13,7 @@ from holdfast.core.text import plural
 def memory(forget: str | None, forget_all: bool, as_json: bool) -> None:
     """Show which changes made which command finish on this machine. The next run of the command starts with them."""
     from holdfast.core.env import state_folder
-    from holdfast.runs.run_memory import RunMemory
+    from holdfast.core.run_memory import RunMemory
     from holdfast.runs.wording import changes_text
 
     known = RunMemory.open()

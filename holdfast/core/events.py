@@ -53,10 +53,13 @@ class RunOpened(Event, frozen=True, kw_only=True):
     folder: str
 
 
+StageName = Literal["machine", "detect", "model", "prepare", "plan", "prove"]
+
+
 class StageStarted(Event, frozen=True, kw_only=True):
     """A stage of the pipeline began."""
 
-    stage: Literal["survey", "model", "machine", "plan", "prepare", "prove"]
+    stage: StageName
     subject: str = ""  # the file or the model it is about
 
 

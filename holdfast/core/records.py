@@ -19,7 +19,7 @@ from holdfast.core import runfolder
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.evidence import Cause, Decision, Diagnosis
-from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
+from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts, Task
 from holdfast.core.observations import AnyObservation, ExitStatus, known_only
 from holdfast.core.plan import Choice, Reason
 from holdfast.core.settings import DEFAULT_MAX_ATTEMPTS, DEFAULT_NODES_WAIT, EngineSettings, TrainRequest
@@ -27,6 +27,7 @@ from holdfast.core.settings import DEFAULT_MAX_ATTEMPTS, DEFAULT_NODES_WAIT, Eng
 T = TypeVar("T")
 Changes = Mapping[str, Any]  # setting or, in capitals, environment variable -> its new value
 OutcomeKind = Literal["finished", "died", "hung", "stopped", "interrupted"]
+ProofPart = Literal["longest", "processes", "device", "candidates", "first_steps"]
 ProofReason = Literal[
     "", "as requested", "run too short", "run too short for all", "sharded weights", "no candidate timed"
 ]
@@ -67,6 +68,20 @@ _KINDS: Mapping[str, type[TrainRequest | CommandRequest]] = {"train": TrainReque
 # What was planned, proven and forecast
 
 
+class StagesDone(Record, frozen=True, kw_only=True):
+    """What the artifact of each stage of the pipeline was made from, as a hash. Written by `pipeline.stages`."""
+
+    inputs: Mapping[str, str] = {}
+
+
+class DetectedData(Record, frozen=True, kw_only=True):
+    """What the data is, before all of it is read."""
+
+    task: Task
+    form: str
+    roles: Mapping[str, tuple[str, ...]] = {}
+
+
 class MemoryEstimate(Record, frozen=True, kw_only=True):
     """How much memory a run needs, calculated from the sizes of model and texts."""
 
@@ -77,7 +92,7 @@ class MemoryEstimate(Record, frozen=True, kw_only=True):
 
 
 class RunPlan(Record, frozen=True, kw_only=True):
-    """Every setting of a training run with its reason. Written by `runs.prepare_run` alone."""
+    """Every setting of a training run with its reason. Written by `pipeline.stages` alone."""
 
     task: str
     model: ModelFacts
@@ -154,19 +169,19 @@ class LossParity(Record, frozen=True, kw_only=True, tag="loss_parity", tag_field
 class FirstSteps(Record, frozen=True, kw_only=True, tag="first_steps", tag_field="type"):
     """The run's own first steps, ended by a kill without warning."""
 
-    state: Literal["killed", "finished", "failed"]
+    state: Literal["killed", "finished", "failed", "cut"]  # cut: it would have taken longer than a proof may
     steps: int = 0
     saved_step: int = 0
     peak_bytes: int | None = None
 
 
 class Proof(Record, frozen=True, kw_only=True):
-    """What was proven before time was spent, and what the proof changed in the plan. Written by `runs.prove`."""
+    """What was proven before time was spent, and what the proof changed in the plan. Written by `pipeline.prove`."""
 
     state: Literal["done", "remembered", "skipped"]
     reason: ProofReason = ""  # why it, or a part of it, was left out
     run_seconds: float = 0.0  # rough estimate of the run
-    budget_seconds: float = 0.0  # that the proof may take
+    budget_seconds: float = 0.0  # that the proof may take; 0: as long as it needs
     seconds: float = 0.0
     fingerprint: str = ""  # of the machine and its libraries: proof holds only there
     remembered_words: str = ""  # the settings that an earlier run proved
@@ -175,6 +190,7 @@ class Proof(Record, frozen=True, kw_only=True):
     parity: tuple[LossParity, ...] = ()
     candidates: tuple[TimedCandidate, ...] = ()
     first_steps: FirstSteps | None = None
+    not_proven: tuple[ProofPart, ...] = ()  # what was cut off, or too expensive
     settings: Changes = {}  # what the proof changed in the plan's settings
     variables: Mapping[str, str] = {}  # of the environment, that the attempts need
     choices: Mapping[str, Choice[Any]] = {}  # those of the plan that were replaced by a measured one
@@ -205,11 +221,20 @@ class SkippedProof(Record, frozen=True, kw_only=True, tag="skipped_proof", tag_f
     budget_seconds: float = 0.0
 
 
-ProofResult = LongestExamples | LossParity | TimedCandidate | FirstSteps | ResumeCheck | RecalledProof | SkippedProof
+class CutProof(Record, frozen=True, kw_only=True, tag="cut_proof", tag_field="type"):
+    """A part that would have taken the proof over its limit."""
+
+    part: ProofPart
+    limit_seconds: float
+
+
+ProofResult = (
+    LongestExamples | LossParity | TimedCandidate | FirstSteps | ResumeCheck | RecalledProof | SkippedProof | CutProof
+)
 
 
 class Forecast(Record, frozen=True, kw_only=True):
-    """How long a run will take and how much memory it will need. Written by `runs.forecast`."""
+    """How long a run will take and how much memory it will need. Written by `pipeline.forecast`."""
 
     basis: Literal["model size", "earlier run", "measured steps"]
     seconds: float | None = None  # still to come when it was made
@@ -502,6 +527,9 @@ class PredictProgress(Record, frozen=True, kw_only=True):
 FILES: Mapping[type, str] = {
     MachineFacts: runfolder.MACHINE,
     DatasetFacts: runfolder.DATASET,
+    DetectedData: runfolder.DETECTED,
+    ModelFacts: runfolder.MODEL_FACTS,
+    StagesDone: runfolder.STAGES,
     RunPlan: runfolder.PLAN,
     Proof: runfolder.PROOF,
     ResumeCheck: runfolder.RESUME_CHECK,

@@ -4,6 +4,8 @@ from pathlib import Path
 
 DROPPED = "dropped.csv"  # the rows of the data that are not used
 REQUEST, MACHINE, DATASET, PLAN, DOCTOR = "request.json", "machine.json", "dataset.json", "plan.json", "doctor.json"
+DETECTED, MODEL_FACTS = "detected.json", "model.json"
+STAGES = "stages.json"  # what each artifact of the pipeline was made from
 RESULT, METRICS, REPORT = "result.json", "metrics.json", "report.html"
 PROOF, FORECAST = "proof.json", "forecast.json"
 RESUME_CHECK = "resume_check.json"  # whether a killed run repeated its steps

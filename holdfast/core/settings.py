@@ -6,10 +6,10 @@ runs and docs/settings.md are derived from it. To add a setting:
 1. Add a field to `TrainRequest`. None or an empty value means that Holdfast chooses, and says why.
 2. Use it. The engine reads it from its settings by the same name, since `EngineSettings` is the request with every open
    value decided. If None means that Holdfast chooses, narrow the type in `EngineSettings`, and add the choice to
-   the plan (`holdfast/planning/train_plan.py`).
+   the plan (`holdfast/pipeline/train_plan.py`).
 3. Run `make pages`.
 
-`tests/unit/core/test_settings.py` checks that every derived place knows it.
+`tests/unit/core/test_settings_table.py` checks that every derived place knows it.
 """
 
 import dataclasses
@@ -465,6 +465,7 @@ class EngineSettings(TrainRequest):
     options: Mapping[str, Any] = field(default_factory=dict)  # of the task, that users cannot set one by one
     pool_batches: int = setting(1, "Number of batches whose texts are sorted by length together.", "learning")
     packing: bool = setting(True, "Work on real tokens only, where the model's attention allows.", "computing")
+    export: bool = setting(True, "Write the finished model at the end; a proof leaves it out.", "run")
     shard: bool = setting(
         False,
         "Each process keeps a part of the weights, for models that do not fit one.",

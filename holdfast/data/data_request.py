@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.facts import Task
+from holdfast.core.settings import TrainRequest
 
 DEFAULT_SHARE = 0.1  # of the rows, for validation and for testing
 
@@ -29,3 +30,27 @@ class DataRequest:
     validation_share: float = DEFAULT_SHARE
     test_share: float = DEFAULT_SHARE
     seed: int = 42
+
+
+def data_request(request: TrainRequest) -> DataRequest:
+    """The part of a training request that is about its data."""
+    task: Task | None = request.task  # type: ignore[assignment]  # one of the names that a request allows
+    return DataRequest(
+        path=Path(request.data),
+        validation=Path(request.validation) if request.validation else None,
+        test=Path(request.test) if request.test else None,
+        negatives=Path(request.negatives) if request.negatives else None,
+        task=task,
+        text_columns=request.text_column,
+        label_column=request.label_column,
+        group_column=request.group_column,
+        encoding=request.encoding,
+        delimiter=request.delimiter,
+        header=request.header,
+        multi_label=request.multi_label,
+        min_score=request.min_score,
+        max_bad_share=request.max_bad_rows,
+        validation_share=request.validation_share,
+        test_share=request.test_share,
+        seed=request.seed,
+    )

@@ -244,6 +244,9 @@ class Loop:
         if self._ranks.broadcast_number(self._saved_step != self.steps or self._checkpoints.has_failed):
             self._save(self.steps)
         self._checkpoints.wait()
+        if not self._settings.export:
+            self._ranks.barrier()
+            return
         self._beat.enter("export", self.steps, self.steps)
         try:
             self._export()

@@ -18,14 +18,14 @@ from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import Problem, RequestError, invalid_settings
 from holdfast.core.records import Changes, CommandRequest, write_request
 from holdfast.core.redact import is_secret
+from holdfast.core.run_memory import RunMemory, key_of
 from holdfast.core.runfolder import SETTINGS, checkpoints_folder, run_of
 from holdfast.core.setting_values import NEEDLESS_WAIT
 from holdfast.core.settings import DEFAULT_NODES_WAIT
-from holdfast.planning.ladders import command_ladder
 from holdfast.runs.new_folder import RUNS, new_folder
-from holdfast.runs.run_memory import RunMemory, key_of
 from holdfast.runs.supervise import RunSpec
 from holdfast.supervisor.child import Launch
+from holdfast.supervisor.ladders import command_ladder
 from holdfast.supervisor.members import start_ticks_of
 
 PRELOAD = Path(holdfast.__file__).parent / "preload"

@@ -56,7 +56,7 @@ _NAMED_TARGETS = {
 }
 _PHASES = {  # what a run does; the first block are stages of the pipeline
     "store": "fetching files from the store",
-    "survey": "reading the data",
+    "detect": "reading the data",
     "model": "getting the model",
     "machine": "checking the machine",
     "look": "checking the machine",

@@ -27,13 +27,13 @@ from holdfast.core.runfolder import NODES, NOTICE, attempt_folder, part_folder
 from holdfast.core.settings import DEFAULT_NODES_WAIT
 from holdfast.core.text import human_seconds, plural
 from holdfast.machine.network import free_port, own_address
-from holdfast.planning.ladder import Changes
 from holdfast.runs.joint_outcome import JointAttempt, NodePart, judge
 from holdfast.runs.lease import Lease
 from holdfast.runs.rendezvous import with_rendezvous
 from holdfast.supervisor.attempt import CallOff, StopRequest
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.collect import read_attempt_evidence
+from holdfast.supervisor.ladder import Changes
 
 _LOOK_SECONDS = 0.3
 _REPORT_SECONDS = 120.0  # for the parts of an attempt that was called off: evidence, a last checkpoint, an end

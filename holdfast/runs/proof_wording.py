@@ -1,13 +1,16 @@
 """What a person reads about a proof and a forecast: one function for each value."""
 
 import time
+from collections.abc import Mapping
 
 from holdfast.core.records import (
+    CutProof,
     FirstSteps,
     Forecast,
     LongestExamples,
     LossParity,
     Proof,
+    ProofPart,
     ProofReason,
     ProofResult,
     RecalledProof,
@@ -17,6 +20,14 @@ from holdfast.core.records import (
 )
 from holdfast.core.text import human_seconds, processes_words
 from holdfast.runs.wording import Mark, cores_text
+
+_PARTS: Mapping[ProofPart, str] = {
+    "longest": "the longest examples",
+    "processes": "that several processes compute the same as one",
+    "device": "that the GPU computes the same as the CPU with this model",
+    "candidates": "some ways to compute the same",
+    "first_steps": "a kill and resume of the first steps",
+}
 
 
 def proof_text(result: ProofResult) -> str:
@@ -38,6 +49,9 @@ def proof_text(result: ProofResult) -> str:
             return "the run finished before the resume test could interrupt it"
         case ResumeCheck():
             return _resume(result)
+        case CutProof():
+            limit = human_seconds(result.limit_seconds)
+            return f"not proven: {_PARTS[result.part]}, which would take the proof over its limit of {limit}"
     return f"skipped: {_reason(result.reason, result.run_seconds, result.budget_seconds)}"
 
 
@@ -46,7 +60,7 @@ def proof_mark(result: ProofResult) -> Mark:
     match result:
         case LossParity(agrees=False) | FirstSteps(state="failed") | ResumeCheck(is_exact=False):
             return "!"
-        case SkippedProof():
+        case SkippedProof() | CutProof():
             return "--"
     return "ok"
 
@@ -109,8 +123,8 @@ def _reason(reason: ProofReason, run_seconds: float, budget_seconds: float) -> s
 def _longest(one: LongestExamples) -> str:
     changes = ", ".join(f"{name} {value}" for name, value in one.changes.items())
     return (
-        f"the {one.examples} longest examples (longest: {one.longest_tokens:,} tokens): step, evaluate, save and "
-        f"export in {one.seconds:.0f} s"
+        f"the {one.examples} longest examples (longest: {one.longest_tokens:,} tokens): step, evaluate and save "
+        f"in {one.seconds:.0f} s"
         + (" on this machine alone" if one.is_one_machine else "")
         + (f"; needed {changes}" if changes else "")
     )

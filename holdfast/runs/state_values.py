@@ -36,7 +36,7 @@ from holdfast.core.runfolder import (
 from holdfast.core.scores import ModelMetrics, Split, SplitMetrics
 from holdfast.core.settings import EngineSettings, TrainRequest
 from holdfast.logs.log_lines import clean_lines
-from holdfast.planning.train_plan import proven_choices, proven_settings
+from holdfast.pipeline.train_plan import proven_choices, proven_settings
 from holdfast.runs.nodes import NodeStatus
 
 State = Literal["preparing", "proving", "waiting", "training", "finished", "failed", "stopped"]

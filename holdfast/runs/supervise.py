@@ -47,18 +47,18 @@ from holdfast.core.events import (
 from holdfast.core.evidence import Decision, Diagnosis
 from holdfast.core.plan import DUMP_STACKS, Reason
 from holdfast.core.records import AttemptStart, Changes, Outcome, Result, RunEnd, read_record, write_record
+from holdfast.core.run_memory import RunMemory
 from holdfast.core.runfolder import RESULT, STACKS, attempt_folder
 from holdfast.core.settings import DEFAULT_MAX_ATTEMPTS
-from holdfast.planning.ladder import Ladder, choose_fallback
 from holdfast.runs.cause_wording import with_own_command
 from holdfast.runs.earlier_attempts import EarlierAttempts, read_earlier
 from holdfast.runs.lease import Lease, hold
 from holdfast.runs.peers import Peers
 from holdfast.runs.run_events import RunEvents
-from holdfast.runs.run_memory import RunMemory
 from holdfast.supervisor.attempt import CallOff, StopRequest, run_attempt
 from holdfast.supervisor.budgets import STEP_FLOOR_SECONDS, Budgets
 from holdfast.supervisor.child import Launch
+from holdfast.supervisor.ladder import Ladder, choose_fallback
 from holdfast.supervisor.outcome import engine_error, ineffective_changes, tried_of
 
 __all__ = ["Result", "RunSpec", "StopRequest", "supervise"]

@@ -6,8 +6,8 @@ before anything is ended (`collect.py`), ends every process of the attempt and n
 facts of the cause (`cause.py`).
 
 What it does not: it never imports the engine. They share only files and an exit code, so either can die without the
-other. It makes no sentences (`runs/cause_wording.py` does) and does not decide what follows (`planning/ladder.py` and
-`runs/supervise.py` do).
+other. It makes no sentences (`runs/cause_wording.py` does). What follows a failed attempt is decided by `ladder.py`, a
+pure function with the fallbacks of `ladders.py`, and done by `runs/supervise.py`.
 
 Read first: `attempt.py`, one attempt from start to end; then `verdict.py` and `hang.py`.
 """

@@ -25,8 +25,8 @@ from holdfast.core.plan import Fallback
 from holdfast.core.records import ChildInfo, Outcome, read_record
 from holdfast.core.runfolder import BEAT, BEATS, EVENTS, REFUSED
 from holdfast.hazards import find_hazard
-from holdfast.planning.ladder import Tried
 from holdfast.supervisor.child_exits import signal_name
+from holdfast.supervisor.ladder import Tried
 
 _EXTERNAL_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
 _CRASHES = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}

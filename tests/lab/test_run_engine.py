@@ -11,9 +11,9 @@ from holdfast.core.errors import RequestError
 from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import REQUEST, SETTINGS, attempt_folder, model_folder
 from holdfast.core.settings import EngineSettings
-from holdfast.planning.ladders import engine_ladder
 from holdfast.runs.supervise import RunSpec, supervise
 from holdfast.supervisor.child import Launch
+from holdfast.supervisor.ladders import engine_ladder
 from holdfast.supervisor.outcome import engine_error
 from tests.lab.supervised import weights
 from tests.tiny import (

@@ -12,12 +12,12 @@ from holdfast.core.artifacts import read_artifact
 from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import DIAGNOSIS, REQUEST, SETTINGS, attempt_folder, model_folder
 from holdfast.core.settings import EngineSettings
-from holdfast.planning.ladders import engine_ladder
 from holdfast.runs.cause_wording import outcome_text
 from holdfast.runs.engine_child import EngineChildren
 from holdfast.runs.supervise import RunSpec, supervise
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.child_exits import read_ranks
+from holdfast.supervisor.ladders import engine_ladder
 from tests.lab.supervised import weights
 from tests.tiny import tiny_bert, tiny_prepared
 

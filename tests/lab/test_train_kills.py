@@ -84,7 +84,7 @@ def is_in(run: Path, phase: str, after_step: int = 0) -> bool:
 
 
 PHASES = {
-    "survey": lambda run: has_event(run / EVENTS, StageStarted, stage="survey"),
+    "detect": lambda run: has_event(run / EVENTS, StageStarted, stage="detect"),
     "prepare": lambda run: has_event(run / EVENTS, StageStarted, stage="prepare"),
     "prove, longest": lambda run: (run / "proof" / "longest" / "attempts").exists(),
     "prove, first steps": lambda run: has_event(run / "proof" / "first-steps" / EVENTS, StepDone, step=5),

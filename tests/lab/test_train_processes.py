@@ -16,7 +16,7 @@ from holdfast.core.events import StepDone, TrainingStopped
 from holdfast.core.observations import KilledExternally
 from holdfast.core.records import Outcome, Proof, ResumeCheck, RunPlan, read_record
 from holdfast.core.runfolder import CHILD, EVENTS, attempt_folder, attempt_folders
-from holdfast.runs.forecast import cores_used, cost_of
+from holdfast.pipeline.forecast import cores_used, cost_of
 from holdfast.runs.state import read_state
 from holdfast.supervisor.child_exits import read_ranks
 from tests.lab.trained import Process, finish, make_world, start, steps_done, train, wait_until, weights

@@ -49,7 +49,7 @@ def write_folder(folder: Path, state: str, *, steps: int = 40) -> None:
     now = time.time()
     log(
         folder / "events.jsonl",
-        ev.StageStarted(time=now - 60, stage="survey"),
+        ev.StageStarted(time=now - 60, stage="detect"),
         ev.Surveyed(time=now - 59, task="classify", form="one label", rows=200, splits={"train": 160, "test": 40}),
         FINDING,
     )

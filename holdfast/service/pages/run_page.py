@@ -43,7 +43,7 @@ from holdfast.service.jobs.secrets import without_places, without_secrets
 from holdfast.service.jobs.shown_errors import ShownError, kept_page_error
 
 STATIONS = ("Queue", "Preparation", "Plan", "Proof", "Training", "Model")
-_STATION_OF = {"survey": 1, "model": 1, "prepare": 1, "machine": 2, "plan": 2, "prove": 3}
+_STATION_OF = {"detect": 1, "model": 1, "prepare": 1, "machine": 2, "plan": 2, "prove": 3}
 _STATION_WORDS = {
     "done": "done",
     "now": "now",

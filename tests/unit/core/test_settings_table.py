@@ -32,8 +32,8 @@ from holdfast.core.settings import (
 from holdfast.core.text import option
 from holdfast.engine.attempt_settings import AttemptSettings, read_attempt_settings
 from holdfast.engine.checkpoint import identity_of
-from holdfast.planning.ladders import engine_ladder
-from holdfast.runs.train_run import memory_key
+from holdfast.runs.train_spec import memory_key
+from holdfast.supervisor.ladders import engine_ladder
 from tests.tiny import tiny_bert, tiny_prepared
 from tools.settings_page import PAGE, page
 
@@ -47,15 +47,15 @@ sys.path.append({tests!r})
 from holdfast.cli.train import train
 from holdfast.core.setting_values import make_request, settings_schema
 from holdfast.core.settings import LEARNING_SETTINGS, OPEN_SETTINGS
-from tests.unit.planning.test_train_plan import LAPTOP, MINILM, dataset
-from holdfast.planning.train_plan import make_plan
+from tests.unit.pipeline.test_train_plan import LAPTOP, MINILM, amounts, dataset
+from holdfast.pipeline.train_plan import make_plan
 from tools.settings_page import page
 request = make_request({{"data": "x.csv", "label-smoothing": "0.1"}})
 print(json.dumps({{
     "option": any("--label-smoothing" in one.opts for one in train.params),
     "schema": settings_schema()["label_smoothing"]["maximum"],
     "form": "label_smoothing" in OPEN_SETTINGS,
-    "engine": make_plan(request, LAPTOP, dataset(), MINILM).as_record(request, Path("/r")).settings.label_smoothing,
+    "engine": make_plan(request, Path("/r"), LAPTOP, dataset(), MINILM, amounts()).settings.label_smoothing,
     "identity": "label_smoothing" in LEARNING_SETTINGS,
     "page": "`--label-smoothing`" in page(),
 }}))

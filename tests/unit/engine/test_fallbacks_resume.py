@@ -14,7 +14,7 @@ from holdfast.core.settings import EngineSettings
 from holdfast.engine.attempt_settings import read_attempt_settings
 from holdfast.engine.loop import Loop
 from holdfast.engine.tasks import load_task
-from holdfast.planning.ladders import engine_ladder
+from holdfast.supervisor.ladders import engine_ladder
 from tests.tiny import tiny_attempt, tiny_bert, tiny_instructions, tiny_llama, tiny_prepared, tiny_questions
 
 MAKERS = {

@@ -7,7 +7,7 @@ from holdfast.core.records import read_record
 from holdfast.core.settings import EngineSettings
 from holdfast.runs import engine_child
 from holdfast.runs.engine_child import ENGINE, EngineChildren
-from tests.unit.planning.test_ladder import engine_settings
+from tests.unit.supervisor.test_ladder import engine_settings
 
 
 @pytest.fixture

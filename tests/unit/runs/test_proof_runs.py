@@ -3,7 +3,8 @@
 import pytest
 
 from holdfast.core.events import CheckpointSaved, StepDone
-from holdfast.runs.proof_runs import StepCount, steps_wanted
+from holdfast.pipeline.proof_budget import steps_wanted
+from holdfast.runs.proof_runs import StepCount
 
 
 def progress_after(wanted: int, *events: tuple[str, int]) -> StepCount:

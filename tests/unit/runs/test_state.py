@@ -104,7 +104,7 @@ def test_a_trainers_own_log_gives_losses_and_evaluations():
 
 
 def test_the_pipeline_prepares_then_proves_then_trains():
-    assert fold([ev.StageStarted(stage="survey")]).state == "preparing"
+    assert fold([ev.StageStarted(stage="detect")]).state == "preparing"
     assert fold([ev.StageStarted(stage="prove")]).state == "proving"
     waiting = ev.MachinesAwaited(present=["a"], wanted=2, seconds_left=9.0)
     assert fold([waiting]).state == "waiting"

@@ -10,7 +10,7 @@ from holdfast.core.facts import ModelFacts
 from holdfast.core.records import Forecast, MemoryEstimate, Outcome, Result, RunPlan, write_record
 from holdfast.core.runfolder import EVENTS, SAMPLES, attempt_folder
 from holdfast.core.settings import EngineSettings
-from holdfast.runs.train_run import describe_result, lost_seconds
+from holdfast.runs.train_result import describe_result, lost_seconds
 
 PLAN = RunPlan(
     task="classify",

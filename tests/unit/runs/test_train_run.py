@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from holdfast.core import runfolder
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.errors import RequestError
 from holdfast.core.facts import ModelFacts
 from holdfast.core.notice import read_notice
 from holdfast.core.plan import Choice
@@ -18,21 +17,21 @@ from holdfast.core.records import (
     MemoryEstimate,
     Proof,
     RunPlan,
-    read_data_sha256,
-    read_request,
     write_record,
     write_request,
 )
 from holdfast.core.setting_values import make_request
 from holdfast.core.settings import EngineSettings
 from holdfast.models.store import ModelFolder
-from holdfast.planning.train_plan import keep_learning, proven_choices, proven_settings
+from holdfast.pipeline.train_plan import keep_learning, proven_choices, proven_settings
 from holdfast.runs import lease as leases
-from holdfast.runs import train_run as train
+from holdfast.runs import train_run
+from holdfast.runs import train_spec as spec
 from holdfast.runs.engine_child import EngineChildren
 from holdfast.runs.lease import LostLease
 from holdfast.runs.stop_signals import Stopped, asked_by_signals
-from holdfast.runs.train_run import memory_key, part_spec, resume_train, train_spec
+from holdfast.runs.train_run import resume_train
+from holdfast.runs.train_spec import memory_key, part_spec, train_spec
 from holdfast.supervisor.clocks import Clocks
 
 PLAN = RunPlan(
@@ -87,16 +86,16 @@ def test_changing_processes_keeps_learning_settings(tmp_path):
     proven = proven_settings(plan, proof)
     assert (proven.threads, proven.packing) == (1, False)  # timed with another number of processes
     assert "threads" not in proven_choices(plan, proof)
-    assert train._dropped_overrides(tmp_path, plan) == {"processes", "threads", "shard"}
+    assert spec._dropped_overrides(tmp_path, plan) == {"processes", "threads", "shard"}
     (tmp_path / "attempts" / "04").mkdir()
-    assert train._dropped_overrides(tmp_path, plan) == frozenset()  # what the ladder changed since counts
+    assert spec._dropped_overrides(tmp_path, plan) == frozenset()  # what the ladder changed since counts
 
 
 @pytest.fixture
 def own_model(tmp_path, monkeypatch) -> Path:
     """Where this machine has the model."""
     own = tmp_path / "models" / "minilm"
-    monkeypatch.setattr(train, "find_model", lambda request, task: ModelFolder(name="minilm", folder=own, source=""))
+    monkeypatch.setattr(spec, "find_model", lambda request, task: ModelFolder(name="minilm", folder=own, source=""))
     return own
 
 
@@ -123,28 +122,13 @@ def test_takeover_uses_the_local_model(request_of_train, tmp_path, own_model):
     assert read_artifact(attempt / runfolder.SETTINGS)["model"] == str(own_model)
 
 
-def test_only_the_refused_setting_is_reverted(request_of_train, tmp_path, monkeypatch):
-    def refuse(*_: object, **__: object) -> None:
-        raise RequestError("too many")
-
-    monkeypatch.setattr(train, "prepare_run", refuse)
-    asked = dataclasses.replace(request_of_train, processes=64, nodes=2, out=str(tmp_path))
-    write_request(tmp_path, asked, data_sha256="abc")
-    write_record(tmp_path, replace(PLAN, nodes=2))
-    children = EngineChildren(tmp_path, processes=2)
-    with pytest.raises(RequestError, match="too many"):
-        train._plan(tmp_path, asked, lambda event: None, children)
-    assert read_request(tmp_path) == dataclasses.replace(asked, processes=1, nodes=2)
-    assert read_data_sha256(tmp_path) == "abc"
-
-
 @pytest.fixture
 def planning(request_of_train, tmp_path, monkeypatch):
     """Resume a run in which this happens while it is planned."""
 
     def resume(happens) -> None:
         write_request(tmp_path, dataclasses.replace(request_of_train, out=str(tmp_path)))
-        monkeypatch.setattr(train, "_plan", lambda *_: happens())
+        monkeypatch.setattr(train_run, "_prepare", lambda *_: happens())
         resume_train(tmp_path, on_event=lambda event: None, guard=asked_by_signals)
 
     return resume

@@ -15,8 +15,8 @@ from holdfast.core.settings import EngineSettings
 from holdfast.data.amounts import Amounts
 from holdfast.engine.mining import Mining
 from holdfast.engine.tasks import causal
-from holdfast.runs import forecast as forecasts
-from holdfast.runs.forecast import Forecaster, cores_used, cost_of, work_of
+from holdfast.pipeline import forecast as forecasts
+from holdfast.pipeline.forecast import Forecaster, cores_used, cost_of, work_of
 
 CLASSIFY = Amounts(
     examples=3200,
@@ -132,7 +132,7 @@ def test_full_disk_still_shows_a_forecast(forecast, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("holdfast.runs.forecast.write_record", refuse)
+    monkeypatch.setattr("holdfast.pipeline.forecast.write_record", refuse)
     assert forecast(timed(12)).seconds > 100
 
 

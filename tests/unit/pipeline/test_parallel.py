@@ -8,13 +8,14 @@ import pytest
 from holdfast.core.errors import MachineError, RequestError, advice_text, leave_out, set_to
 from holdfast.core.facts import DatasetFacts, DeviceTrial, Gpu, Lengths, MachineFacts, ModelFacts
 from holdfast.core.plan import Fallback
+from holdfast.core.records import RunPlan
 from holdfast.core.setting_values import make_request
-from holdfast.planning.ladder import Tried, choose_fallback
-from holdfast.planning.ladders import engine_ladder
-from holdfast.planning.memory_model import need_of
-from holdfast.planning.train_plan import TrainPlan, make_plan
-from tests.unit.planning.test_ladder import engine_settings, named
-from tests.unit.planning.test_train_plan import LAPTOP, LLAMA, MINILM, plan
+from holdfast.pipeline.memory_model import need_of
+from holdfast.pipeline.train_plan import make_plan
+from holdfast.supervisor.ladder import Tried, choose_fallback
+from holdfast.supervisor.ladders import engine_ladder
+from tests.unit.pipeline.test_train_plan import LAPTOP, LLAMA, MINILM, amounts, plan
+from tests.unit.supervisor.test_ladder import engine_settings, named
 
 SMOLLM = ModelFacts(
     name="smollm",
@@ -35,12 +36,12 @@ def cards(count: int, memory_bytes: int = 24_000_000_000) -> MachineFacts:
     return MachineFacts(os="linux", cpu_count=8, memory_bytes=64_000_000_000, gpus=gpus, trials=(trial,))
 
 
-def language_plan(machine: MachineFacts, model: ModelFacts = SMOLLM, **asked: object) -> TrainPlan:
+def language_plan(machine: MachineFacts, model: ModelFacts = SMOLLM, **asked: object) -> RunPlan:
     words = Lengths(unit="words", median=10, mean=12, p95=29, p99=43, longest=79, measured=100)
     facts = DatasetFacts(
         task="causal", form="x", rows=1000, columns=(), splits={"train": 1000}, lengths={"text": words}
     )
-    return make_plan(make_request({"data": "x.jsonl", **asked}), machine, facts, model)
+    return make_plan(make_request({"data": "x.jsonl", **asked}), Path("/r"), machine, facts, model, amounts())
 
 
 def test_single_process_is_not_mentioned():
@@ -50,7 +51,7 @@ def test_single_process_is_not_mentioned():
 
 def test_cores_are_shared_visibly():
     made = plan(processes=2)
-    settings = made.as_record(make_request({"data": "x"}), Path("r")).settings
+    settings = made.settings
     assert (settings.processes, settings.threads, settings.shard) == (2, 2, False)
     assert plan(processes=3).choices["threads"].value == 1
 
@@ -108,7 +109,7 @@ def test_machines_share_each_step_and_each_shares_its_own_cores():
     made = plan(nodes=2, out="/shared")
     assert (made.choices["processes"].value, made.choices["threads"].value) == (1, 4)
     assert made.choices["nodes"].value == 2
-    assert made.as_record(make_request({"data": "x"}), Path("r")).nodes == 2
+    assert made.nodes == 2
     assert plan(nodes=2, processes=2, out="/shared").choices["threads"].value == 2
 
 

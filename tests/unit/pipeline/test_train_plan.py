@@ -1,14 +1,17 @@
 """The plan of a training run: every choice has a reason; what cannot fit is said with numbers."""
 
+from pathlib import Path
+
 import pytest
 
 from holdfast.core.errors import MachineError, RequestError, set_to
 from holdfast.core.facts import DatasetFacts, DeviceTrial, Gpu, Lengths, MachineFacts, ModelFacts
 from holdfast.core.setting_values import make_request
 from holdfast.core.settings import PRESETS, is_of_preset, with_preset
-from holdfast.planning.choices import class_weights
-from holdfast.planning.memory_model import need_of
-from holdfast.planning.train_plan import make_plan
+from holdfast.data.amounts import Amounts
+from holdfast.pipeline.choices import class_weights
+from holdfast.pipeline.memory_model import need_of
+from holdfast.pipeline.train_plan import make_plan
 
 MINILM = ModelFacts(
     name="minilm",
@@ -45,8 +48,21 @@ def dataset(task: str = "classify", rows: int = 1000) -> DatasetFacts:
     )
 
 
+def amounts(longest_tokens: int = 158) -> Amounts:
+    return Amounts(
+        examples=1000,
+        tokens=24_000,
+        longest_tokens=longest_tokens,
+        largest_step_tokens=100_000,
+        evaluation_tokens=2400,
+        report_tokens=4800,
+        largest_read_tokens=2400,
+    )
+
+
 def plan(task: str = "classify", rows: int = 1000, machine: MachineFacts = LAPTOP, model: ModelFacts = MINILM, **asked):
-    return make_plan(make_request({"data": "x.csv", **asked}), machine, dataset(task, rows), model)
+    request = make_request({"data": "x.csv", **asked})
+    return make_plan(request, Path("/r"), machine, dataset(task, rows), model, amounts())
 
 
 def test_every_choice_has_a_reason():
@@ -110,7 +126,7 @@ def test_adapters_are_chosen_where_all_weights_do_not_fit():
     big = MachineFacts(cpu_count=4, memory_bytes=64_000_000_000, memory_free_bytes=64_000_000_000)
     made = plan("causal", machine=big, model=LLAMA)
     assert made.choices["lora"].value is True
-    assert made.options["lora"]["target_modules"] == "all-linear"
+    assert made.settings.options["lora"]["target_modules"] == "all-linear"
 
 
 def test_an_encoder_is_not_trained_to_write():

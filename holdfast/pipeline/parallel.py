@@ -4,8 +4,6 @@ Each process takes its part of the same examples, and they add up their gradient
 affect what the model learns. On the CPU they share the cores; with GPUs each process has its own. Pure functions.
 """
 
-from collections.abc import Mapping
-
 from holdfast.core.errors import MachineError, RequestError, leave_out, set_to
 from holdfast.core.facts import Gpu, MachineFacts
 from holdfast.core.plan import Choice
@@ -62,16 +60,6 @@ def cores_of(machine: MachineFacts) -> int:
 def cards_of(machine: MachineFacts) -> tuple[Gpu, ...]:
     """The GPUs that can each run one process."""
     return tuple(gpu for gpu in machine.gpus if gpu.kind in ("cuda", "rocm"))
-
-
-def fewer_processes(settings: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
-    """Half as many processes with the same total of threads; empty for one process or with sharded weights."""
-    known = {**settings, **changes}
-    count, threads = int(str(known.get("processes") or 1)), int(str(known.get("threads") or 1))
-    if count < 2 or known.get("shard"):
-        return {}
-    is_lowered = threads < int(str(settings.get("threads") or 1))  # a remedy set one thread, so keep it
-    return {"processes": count // 2, "threads": threads if is_lowered else threads * count // (count // 2)}
 
 
 def _limit(machine: MachineFacts, device: str) -> int:

@@ -5,10 +5,21 @@ from dataclasses import replace
 import pytest
 
 from holdfast.core.events import CandidateTimed
-from holdfast.core.facts import MachineFacts
+from holdfast.core.facts import MachineFacts, ModelFacts
 from holdfast.core.records import TrialTiming
 from holdfast.core.settings import EngineSettings
-from holdfast.planning.proving import Work, candidates_for, choose_proof, forecast_seconds, judge, words_of
+from holdfast.pipeline.proof_budget import (
+    ProofCosts,
+    ProofPlan,
+    Work,
+    candidates_for,
+    choose_proof,
+    forecast_seconds,
+    judge,
+    most_seconds,
+    proof_costs,
+    words_of,
+)
 
 SETTINGS = EngineSettings(task="classify", model="/m", prepared="/p", run="/r", threads=4)
 
@@ -22,22 +33,46 @@ def chosen(*events, not_eligible=()):
     return [one.changes for one in judge(SETTINGS, events, not_eligible) if one.is_chosen]
 
 
+COSTS = ProofCosts(longest=10.0, first_steps=10.0, start=8.0, candidate=4.0)
+LARGE = ModelFacts(name="large", folder="/l", parameters=8_000_000_000)
+
+
+def cost_of(proof: ProofPlan, costs: ProofCosts = COSTS) -> float:
+    """What the chosen parts are expected to take."""
+    timed = costs.start + proof.candidates * costs.candidate if proof.candidates else 0.0
+    return proof.longest * costs.longest + proof.first_steps * costs.first_steps + timed
+
+
 def test_a_run_shorter_than_its_proof_is_not_proven():
-    proof = choose_proof("auto", 60.0, 3)
-    assert (proof.longest, proof.candidates, proof.first_steps) == (False, False, False)
+    proof = choose_proof("auto", 60.0, 3, COSTS)
+    assert (proof.longest, proof.candidates, proof.first_steps) == (False, 0, False)
     assert proof.reason == "run too short"
 
 
-def test_proof_stays_within_five_percent():
-    proof = choose_proof("auto", 400.0, 3)
-    assert proof.longest
-    assert not proof.candidates
-    assert choose_proof("auto", 3600.0, 3).candidates
+@pytest.mark.parametrize("seconds", [0.0, 60.0, 250.0, 400.0, 700.0, 900.0, 3600.0, 1e6])
+def test_proof_stays_within_five_percent(seconds):
+    proof = choose_proof("auto", seconds, 5, COSTS)
+    assert cost_of(proof) <= 0.05 * seconds
+    assert proof.candidates != 1
+    assert most_seconds(seconds) == max(60.0, 0.05 * seconds)
+
+
+def test_candidates_are_cut_to_what_there_is_time_for():
+    timed = [choose_proof("auto", seconds, 5, COSTS).candidates for seconds in (600.0, 800.0, 1000.0)]
+    assert timed == [0, 3, 5]
+
+
+def test_a_large_model_is_proven_only_in_a_long_run():
+    work = Work(steps=60, step_tokens=8000.0, evaluations=1, evaluation_tokens=8000, report_tokens=8000)
+    costs = proof_costs(work, LARGE, 1, step_seconds=1.0, longest_seconds=4.0)
+    assert costs.longest > 60
+    assert not choose_proof("auto", 60.0, 3, costs).longest
+    assert choose_proof("auto", 86_400.0, 3, costs).longest
 
 
 def test_always_and_never_are_obeyed():
-    assert choose_proof("always", 1.0, 1).first_steps
-    assert not choose_proof("never", 1e6, 9).longest
+    assert choose_proof("always", 1.0, 1, COSTS).first_steps
+    assert not choose_proof("never", 1e6, 9, COSTS).longest
 
 
 def test_the_fastest_that_agrees_wins():

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from holdfast.core.errors import MachineError, RequestError, set_to, type_command
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
-from holdfast.core.plan import Choice
+from holdfast.core.plan import Choice, Plan
 from holdfast.core.settings import TrainRequest, nodes_of, requested_batch_size
-from holdfast.planning.parallel import cores_of
+from holdfast.pipeline.parallel import cores_of
 
 AS_REQUESTED = "as requested"
 _ENCODERS = (
@@ -82,6 +82,17 @@ def choose_threads(request: TrainRequest, facts: MachineFacts, processes: int = 
     if processes > 1:
         return Choice(max(1, cores // processes), f"{processes} processes share {cores} cores")
     return Choice(cores, f"{cores} cores are available" if cores > 1 else "one core is available")
+
+
+def hazard_plan(request: TrainRequest, machine: MachineFacts) -> Plan:
+    """What hazards ask about a plan. None of it depends on the data, so they can warn before it is read."""
+    device = choose_device(request, machine).value
+    return Plan(
+        device=device,
+        precision=choose_precision(request, machine, device).value,
+        threads=choose_threads(request, machine, request.processes or 1).value,
+        compile=bool(request.compile),
+    )
 
 
 def choose_epochs(request: TrainRequest, facts: DatasetFacts, batch_size: int) -> Choice[int]:

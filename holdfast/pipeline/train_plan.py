@@ -1,11 +1,10 @@
-"""Makes the plan of a training run from its request, machine, dataset and model: every setting with its reason.
+"""Makes the plan of a training run from its request, machine, data and model: every setting with its reason.
 
 Pure functions. Later measurements replace the estimates made here.
 """
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,99 +12,46 @@ import msgspec
 
 from holdfast.core.errors import MachineError, set_to
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
-from holdfast.core.plan import DEFAULT_MICRO_TOKENS, USUAL_LENGTH, Choice, Plan
+from holdfast.core.plan import DEFAULT_MICRO_TOKENS, Choice
 from holdfast.core.records import MemoryEstimate, Proof, RunPlan
-from holdfast.core.settings import BATCH_PARTS, PROCESS_SETTINGS, SETTINGS, EngineSettings, TrainRequest, nodes_of
+from holdfast.core.settings import (
+    BATCH_PARTS,
+    COMPUTING_SETTINGS,
+    PROCESS_SETTINGS,
+    SETTINGS,
+    EngineSettings,
+    TrainRequest,
+    nodes_of,
+    requested_batch_size,
+)
 from holdfast.core.text import human_bytes, plural
-from holdfast.planning import choices
-from holdfast.planning.choices import AS_REQUESTED
-from holdfast.planning.memory_model import MemoryNeed, fits, need_of, room_of
-from holdfast.planning.parallel import cards_of, choose_processes
+from holdfast.data.amounts import Amounts
+from holdfast.pipeline import choices
+from holdfast.pipeline.choices import AS_REQUESTED
+from holdfast.pipeline.memory_model import MemoryNeed, fits, need_of, room_of
+from holdfast.pipeline.parallel import cards_of, choose_processes
 
+_SHORTEST_TEXT = 8  # tokens
 _FEWEST_MICRO_TOKENS = 256  # a plan starts with no fewer: smaller micro-batches leave most of a processor idle
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainPlan:
-    """How a run will be done."""
-
-    task: str
-    model: ModelFacts
-    choices: Mapping[str, Choice[Any]]  # by the names of the engine's settings, and "max_length"
-    options: Mapping[str, object] = field(default_factory=dict)  # of the task
-    need: MemoryNeed
-    free_bytes: int | None
-
-    def as_record(self, request: TrainRequest, run: Path) -> RunPlan:
-        """What plan.json keeps: every choice with its reason, and the engine's settings that follow from them."""
-        value = {name: choice.value for name, choice in self.choices.items()}
-        places = {"model": self.model.folder, "prepared": str(run / "prepared"), "run": str(run)}
-        known = {one.name for one in dataclasses.fields(EngineSettings)}
-        settings = EngineSettings(
-            **{
-                **{name: given for name in SETTINGS if (given := getattr(request, name)) is not None},
-                **{name: one for name, one in value.items() if name in known},
-                **places,
-                **dict.fromkeys(BATCH_PARTS),  # the batch size has them
-                "task": self.task,
-                "options": dict(self.options),
-            }
-        )
-        memory = MemoryEstimate(
-            need_bytes=self.need.bytes,
-            libraries_bytes=self.need.libraries,
-            free_bytes=self.free_bytes,
-            is_of_card=str(value["device"]).startswith("cuda"),
-        )
-        return RunPlan(
-            task=self.task,
-            model=self.model,
-            choices=self.choices,
-            settings=settings,
-            memory=memory,
-            processes=value.get("processes", 1),
-            nodes=value.get("nodes", 1),
-        )
-
-    def as_plan(self) -> Plan:
-        """The same plan in the settings that hazards know."""
-        value = {name: choice.value for name, choice in self.choices.items()}
-        return Plan(**{one.name: value[one.name] for one in dataclasses.fields(Plan)})
-
-    def with_choices(self, more: Mapping[str, Choice[Any]]) -> "TrainPlan":
-        """The plan with some settings replaced."""
-        return dataclasses.replace(self, choices={**self.choices, **more})
 
 
 def make_plan(
     request: TrainRequest,
+    run: Path,
     machine: MachineFacts,
     dataset: DatasetFacts,
     model: ModelFacts,
-    *,
-    longest_tokens: int | None = None,
-    largest_step_tokens: int | None = None,
-) -> TrainPlan:
-    """Choose every setting; refuse a run that cannot fit into memory. Lengths are exact once texts are tokenized."""
-    task = dataset.task
+    amounts: Amounts,
+    prepared: Mapping[str, Choice[Any]] | None = None,
+) -> RunPlan:
+    """Choose every setting, next to what was chosen while the data was prepared; refuse a run that cannot fit."""
+    task, nodes = dataset.task, nodes_of(request)
     choices.require_fitting(task, model)
-    device = choices.choose_device(request, machine)
-    precision = choices.choose_precision(request, machine, device.value)
     batch_size = choices.choose_batch_size(request, dataset)
-    processes = choose_processes(request, machine, device.value, batch_size.value)
-    free = free_memory(machine, device.value, processes.value)
-    longest = longest_tokens or longest_text(request, dataset, model)
-    fitting = _Fitting(request, model, task, device.value, processes.value, longest, free, largest_step_tokens)
-    nodes = nodes_of(request)
+    fitting = _Fitting(request, machine, task, model, batch_size.value, amounts)
     lora = choices.choose_lora(request, task, model, fitting.smallest_fits(lora=False))
     micro, checkpointing, shard, need = fitting.choose(lora.value)
-    options: dict[str, object] = {}
-    if task == "causal" and lora.value:
-        options["lora"] = choices.lora_options(request)
-    if task == "two-tower":
-        options |= choices.tower_options(request)
-    if weights := choices.class_weights(request, dataset.labels, dataset.multi_label):
-        options["class_weights"] = weights
+    processes = fitting.processes
     chosen: dict[str, Choice[Any]] = {
         "model": Choice(model.name, _model_reason(request, model, task)),
         "epochs": choices.choose_epochs(request, dataset, batch_size.value),
@@ -115,8 +61,8 @@ def make_plan(
         "warmup_ratio": _given(request.warmup_ratio, 0.06, "a short warm-up stabilizes the first steps"),
         "weight_decay": _given(request.weight_decay, 0.01, "usual with AdamW"),
         "max_grad_norm": _given(request.max_grad_norm, 1.0, "the default of Hugging Face"),
-        "device": device,
-        "precision": precision,
+        "device": fitting.device,
+        "precision": choices.choose_precision(request, machine, fitting.device.value),
         "threads": choices.choose_threads(request, machine, processes.value),
         "micro_tokens": micro,
         "gradient_checkpointing": checkpointing,
@@ -132,7 +78,72 @@ def make_plan(
     if request.max_steps:
         chosen["epochs"] = Choice(chosen["epochs"].value, "not used: the maximum number of steps decides")
         chosen["max_steps"] = Choice(request.max_steps, AS_REQUESTED)
-    return TrainPlan(task=task, model=model, choices=chosen, options=options, need=need, free_bytes=free)
+    chosen |= prepared or {}
+    return RunPlan(
+        task=task,
+        model=model,
+        choices=chosen,
+        settings=_engine_settings(request, run, task, model, chosen, _options(request, dataset, lora.value)),
+        memory=MemoryEstimate(
+            need_bytes=need.bytes,
+            libraries_bytes=need.libraries,
+            free_bytes=fitting.free,
+            is_of_card=fitting.device.value.startswith("cuda"),
+        ),
+        processes=processes.value,
+        nodes=nodes,
+    )
+
+
+def require_possible(request: TrainRequest, machine: MachineFacts, task: str, model: ModelFacts) -> None:
+    """Refuse a model that cannot fit even with the shortest texts, before its data is prepared."""
+    shortest = Amounts(
+        examples=0,
+        tokens=0,
+        longest_tokens=_SHORTEST_TEXT,
+        largest_step_tokens=0,
+        evaluation_tokens=0,
+        report_tokens=0,
+        largest_read_tokens=0,
+    )
+    enough = (request.processes or 1) * nodes_of(request)  # the batch size may not be chosen yet
+    fitting = _Fitting(request, machine, task, model, requested_batch_size(request) or enough, shortest)
+    lora = task == "causal" and request.lora is not False
+    if not fitting.smallest_fits(lora=lora):
+        raise fitting.refusal(lora)
+
+
+def _options(request: TrainRequest, dataset: DatasetFacts, lora: bool) -> dict[str, object]:
+    """The options of the task."""
+    options: dict[str, object] = {}
+    if dataset.task == "causal" and lora:
+        options["lora"] = choices.lora_options(request)
+    if dataset.task == "two-tower":
+        options |= choices.tower_options(request)
+    if weights := choices.class_weights(request, dataset.labels, dataset.multi_label):
+        options["class_weights"] = weights
+    return options
+
+
+def _engine_settings(
+    request: TrainRequest,
+    run: Path,
+    task: str,
+    model: ModelFacts,
+    chosen: Mapping[str, Choice[Any]],
+    options: Mapping[str, object],
+) -> EngineSettings:
+    """The request with every choice in it, as the engine reads it."""
+    known = {one.name for one in dataclasses.fields(EngineSettings)}
+    return EngineSettings(
+        **{
+            **{name: given for name in SETTINGS if (given := getattr(request, name)) is not None},
+            **{name: choice.value for name, choice in chosen.items() if name in known},
+            **dict.fromkeys(BATCH_PARTS),  # the batch size has them
+            **{"task": task, "options": dict(options)},
+            **{"model": model.folder, "prepared": str(run / "prepared"), "run": str(run)},
+        }
+    )
 
 
 def proven_settings(plan: RunPlan, proof: Proof | None) -> EngineSettings:
@@ -152,19 +163,25 @@ def _still_proven(plan: RunPlan, proven: Mapping[str, Any]) -> Mapping[str, Any]
     return {name: value for name, value in proven.items() if name not in PROCESS_SETTINGS}
 
 
-def keep_learning(earlier: RunPlan, plan: RunPlan, changed_after_attempt: int) -> RunPlan:
-    """The earlier plan of a run that has begun, with what a new number of processes changes: it learns the same."""
-    settings, choices = dataclasses.asdict(earlier.settings), dict(earlier.choices)
-    settings |= {"run": plan.settings.run, "prepared": plan.settings.prepared}
+def keep_learning(
+    earlier: RunPlan, plan: RunPlan, changed_after_attempt: int, *, is_same_machine: bool = True
+) -> RunPlan:
+    """The plan of a run that has begun: it learns what its earlier plan says, and computes as before where it can.
+
+    On another machine everything about computing is chosen again, with another number of processes what depends on it.
+    """
+    before, now = dataclasses.asdict(earlier.settings), dataclasses.asdict(plan.settings)
     is_changed = (earlier.processes, earlier.nodes) != (plan.processes, plan.nodes)
+    again = {"run", "prepared"}
     if is_changed:
-        new = dataclasses.asdict(plan.settings)
-        settings |= {name: new[name] for name in PROCESS_SETTINGS if name in new}
-        choices = {name: choice for name, choice in choices.items() if name not in PROCESS_SETTINGS}
-        choices |= {name: choice for name, choice in plan.choices.items() if name in PROCESS_SETTINGS}
+        again |= PROCESS_SETTINGS
+    if not is_same_machine:
+        again |= COMPUTING_SETTINGS
+    choices = {name: choice for name, choice in earlier.choices.items() if name not in again}
+    choices |= {name: choice for name, choice in plan.choices.items() if name in again}
     return msgspec.structs.replace(
         plan,
-        settings=EngineSettings(**settings),
+        settings=EngineSettings(**before | {name: now[name] for name in again if name in now}),
         choices=choices,
         changed_after_attempt=changed_after_attempt if is_changed else earlier.changed_after_attempt,
     )
@@ -179,40 +196,30 @@ def free_memory(machine: MachineFacts, device: str, processes: int = 1) -> int |
     return min(known, default=None)
 
 
-def longest_text(request: TrainRequest, dataset: DatasetFacts, model: ModelFacts) -> int:
-    """Estimated tokens of the longest text, before tokenizing."""
-    limit = request.max_length or min(USUAL_LENGTH[dataset.task], model.positions or 10**9)
-    seen = [
-        found.longest * (1.0 if found.unit == "tokens" else 2.0 if found.unit == "words" else 0.5)
-        for found in dataset.lengths.values()
-    ]
-    return int(min(limit, sum(seen) if dataset.task == "causal" else max(seen, default=limit)) or limit)
-
-
 class _Fitting:
     """Finds micro-batches that fit into memory."""
 
     def __init__(
         self,
         request: TrainRequest,
-        model: ModelFacts,
+        machine: MachineFacts,
         task: str,
-        device: str,
-        processes: int,
-        longest: int,
-        free: int | None,
-        largest_step: int | None,
+        model: ModelFacts,
+        batch_size: int,
+        amounts: Amounts,
     ):
-        self._request, self._model, self._task, self._device = request, model, task, device
-        self._processes, self._longest, self._free = processes, longest, free
-        self._nodes = nodes_of(request)
-        in_all = processes * self._nodes
-        self._largest_part = -(-largest_step // in_all) if largest_step else None
+        self._request, self._model, self._task, self._nodes = request, model, task, nodes_of(request)
+        self.device = choices.choose_device(request, machine)
+        self.processes = choose_processes(request, machine, self.device.value, batch_size)
+        self.free = free_memory(machine, self.device.value, self.processes.value)
+        self._longest = amounts.longest_tokens
+        in_all = self.processes.value * self._nodes
+        self._largest_part = -(-amounts.largest_step_tokens // in_all)
         self._sharded = (False, True) if in_all > 1 else (False,)
 
     def smallest_fits(self, *, lora: bool) -> bool:
         """Whether the run fits at all, by any means that does not change what the model learns."""
-        return fits(self._least(lora).bytes, self._free)
+        return fits(self._least(lora).bytes, self.free)
 
     def choose(self, lora: bool) -> tuple[Choice[int], Choice[bool], Choice[bool], MemoryNeed]:
         """Tokens per micro-batch, gradient checkpointing, sharding, and the memory that they need together.
@@ -227,13 +234,13 @@ class _Fitting:
             tokens = self._request.micro_tokens or DEFAULT_MICRO_TOKENS
             while tokens >= min(_FEWEST_MICRO_TOKENS, self._request.micro_tokens or _FEWEST_MICRO_TOKENS):
                 need = self._need(tokens, lora, checkpointing, shard)
-                if fits(need.bytes, self._free):
+                if fits(need.bytes, self.free):
                     sharing = self._sharing(shard, lora)
                     return self._micro(tokens, need), self._checkpointing(checkpointing), sharing, need
                 if self._request.micro_tokens:
                     break
                 tokens //= 2
-        raise self._refusal(lora)
+        raise self.refusal(lora)
 
     def _least(self, lora: bool) -> MemoryNeed:
         needs = (self._need(_FEWEST_MICRO_TOKENS, lora, checkpointing=True, shard=shard) for shard in self._sharded)
@@ -246,9 +253,9 @@ class _Fitting:
             task=self._task,
             lora=lora,
             gradient_checkpointing=checkpointing,
-            on_card=self._device == "cuda",
+            on_card=self.device.value == "cuda",
             longest_tokens=self._longest,
-            processes=self._processes,
+            processes=self.processes.value,
             nodes=self._nodes,
             shard=shard,
         )
@@ -257,17 +264,17 @@ class _Fitting:
         if not shard:
             return Choice(False, "all weights fit into each process")
         whole = self._need(_FEWEST_MICRO_TOKENS, lora, checkpointing=True, shard=False)
-        where = "on a GPU" if self._device == "cuda" else f"for {plural(self._processes, 'process')}"
+        where = "on a GPU" if self.device.value == "cuda" else f"for {plural(self.processes.value, 'process')}"
         return Choice(
             True,
             f"all weights in each process would need {human_bytes(whole.bytes)}, more than is usable {where} "
-            f"({human_bytes(room_of(self._free or 0))}); each process keeps a part of them (FSDP2)",
+            f"({human_bytes(room_of(self.free or 0))}); each process keeps a part of them (FSDP2)",
         )
 
     def _micro(self, tokens: int, need: MemoryNeed) -> Choice[int]:
         if self._request.micro_tokens:
             return Choice(tokens, AS_REQUESTED)
-        free = f" of {human_bytes(self._free)} free" if self._free else ""
+        free = f" of {human_bytes(self.free)} free" if self.free else ""
         because = f"needs about {human_bytes(need.bytes)}{free}"
         return Choice(
             tokens, because + ("" if tokens == DEFAULT_MICRO_TOKENS else "; larger micro-batches would not fit")
@@ -278,23 +285,26 @@ class _Fitting:
             return Choice(value, AS_REQUESTED)
         return Choice(value, "the activations would not fit without it" if value else "the activations fit")
 
-    def _refusal(self, lora: bool) -> MachineError:
+    def refusal(self, lora: bool) -> MachineError:
+        """Why the run does not fit, with numbers and advice."""
         least = self._least(lora)
-        place = "the GPU" if self._device == "cuda" else "this machine"
-        advice = [set_to("max_length", max(8, self._longest // 2)), set_to("model", note="a smaller one")]
+        place = "the GPU" if self.device.value == "cuda" else "this machine"
+        advice = [set_to("model", note="a smaller one")]
+        if self._longest >= 16:
+            advice.insert(0, set_to("max_length", self._longest // 2))
         if self._task == "causal" and not lora:
             advice.insert(0, set_to("lora", True, note="trains a few adapters instead of all weights"))
-        if self._processes > 1 and self._device == "cpu":
-            advice.insert(0, set_to("processes", self._processes // 2, note="fewer processes need less memory"))
-        if self._device == "cuda":
+        if self.processes.value > 1 and self.device.value == "cpu":
+            advice.insert(0, set_to("processes", self.processes.value // 2, note="fewer processes need less memory"))
+        if self.device.value == "cuda":
             advice.append(set_to("device", "cpu", note="more memory, but slower"))
         return MachineError(
             f"this run would not fit into the memory of {place}",
-            found=f"{human_bytes(self._free or 0)} free, {human_bytes(room_of(self._free or 0))} of it usable; "
+            found=f"{human_bytes(self.free or 0)} free, {human_bytes(room_of(self.free or 0))} of it usable; "
             f"at least {human_bytes(least.bytes)} needed: {human_bytes(least.weights)} for weights, gradients and "
             f"optimizer state, {human_bytes(least.activations)} for activations",
             try_next=advice,
-            slug="cuda-oom" if self._device == "cuda" else "host-oom",
+            slug="cuda-oom" if self.device.value == "cuda" else "host-oom",
         )
 
 

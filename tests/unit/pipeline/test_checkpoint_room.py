@@ -5,16 +5,17 @@ import pytest
 from holdfast.core.errors import MachineError
 from holdfast.core.facts import ModelFacts
 from holdfast.core.plan import Choice
-from holdfast.planning.memory_model import MemoryNeed
-from holdfast.planning.train_plan import TrainPlan
-from holdfast.runs.prepare_run import require_room
+from holdfast.core.records import MemoryEstimate, RunPlan
+from holdfast.core.settings import EngineSettings
+from holdfast.pipeline.stages import require_room
 
 
-def plan(parameters: int, *, lora: bool = False) -> TrainPlan:
+def plan(parameters: int, *, lora: bool = False) -> RunPlan:
     model = ModelFacts(name="large", folder="/m", source="a folder", parameters=parameters)
-    need = MemoryNeed(libraries=0, weights=0, activations=0)
     choices = {"lora": Choice(lora, "as asked")}
-    return TrainPlan(task="causal", model=model, choices=choices, need=need, free_bytes=None)
+    settings = EngineSettings(task="causal", model="/m", prepared="/p", run="/r")
+    memory = MemoryEstimate(need_bytes=0, libraries_bytes=0)
+    return RunPlan(task="causal", model=model, choices=choices, settings=settings, memory=memory)
 
 
 def test_oversized_run_is_refused_with_available_and_needed(tmp_path):

@@ -17,6 +17,11 @@ from holdfast.core.settings import EngineSettings
 BUDGET_SHARE = 0.05  # of the forecast run time, for the proof
 # The usual advice for safety: one thread, padded. Timed for comparison, never chosen.
 COMPARISON: Changes = {"threads": 1, "precision": "fp32", "packing": False}
+_LEAST_BUDGET_SECONDS = 60.0
+MOST_STEPS, FEWEST_STEPS = 100, 8  # of the run's own, before the kill
+_LOADED_BYTES = 4  # per weight, whatever the file holds
+_DISK_BYTES_PER_SECOND = 5e8
+_TIMED_STEPS = 3  # of each candidate, at least
 _START_SECONDS = 8.0  # for a process to load torch and a model, until it is measured
 _LOSS_TOLERANCE = {"fp32": 2e-3, "bf16": 3e-2}
 _NORM_TOLERANCE = {"fp32": 1e-2, "bf16": 1.5e-1}
@@ -49,12 +54,22 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProofCosts:
+    """Estimated seconds of each part of a proof."""
+
+    longest: float  # the longest examples
+    first_steps: float  # kill and resume in the first steps
+    start: float  # of the process that times candidates
+    candidate: float  # each of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProofPlan:
     """Which parts to prove, and why not the others."""
 
-    longest: bool  # the longest examples
-    candidates: bool
-    first_steps: bool  # kill and resume in the first steps
+    longest: bool
+    candidates: int  # at most; one alone decides nothing
+    first_steps: bool
     budget_seconds: float
     reason: ProofReason = ""
 
@@ -76,26 +91,48 @@ def start_seconds(processes: int) -> float:
     return _START_SECONDS if processes == 1 else 2 * _START_SECONDS
 
 
-def choose_proof(mode: str, run_seconds: float, candidate_count: int, start: float = _START_SECONDS) -> ProofPlan:
+def proof_costs(
+    work: Work, model: ModelFacts, processes: int, step_seconds: float, longest_seconds: float
+) -> ProofCosts:
+    """What a proof takes: a large model is slow to load and to save, whatever it computes."""
+    load = model.parameters * _LOADED_BYTES / _DISK_BYTES_PER_SECOND
+    start = start_seconds(processes) + load
+    return ProofCosts(
+        longest=start + 2.0 + longest_seconds + load,  # which also saves it
+        first_steps=start + 2.0 + steps_wanted(work.steps) * step_seconds + load,
+        start=start,
+        candidate=SECONDS_EACH + 2.0 + load + _TIMED_STEPS * step_seconds,
+    )
+
+
+def choose_proof(mode: str, run_seconds: float, candidates: int, costs: ProofCosts) -> ProofPlan:
     """Prove what fits into five percent of the run, the part that tells most first."""
     if mode == "never":
-        return ProofPlan(longest=False, candidates=False, first_steps=False, budget_seconds=0, reason="as requested")
-    budget = BUDGET_SHARE * run_seconds
+        return ProofPlan(longest=False, candidates=0, first_steps=False, budget_seconds=0, reason="as requested")
     if mode == "always":
-        return ProofPlan(longest=True, candidates=True, first_steps=True, budget_seconds=max(60.0, budget))
-    costs = {
-        "longest": start + 2.0,
-        "first_steps": start + 2.0,
-        "candidates": start + candidate_count * (SECONDS_EACH + 2.0),
-    }
-    taken, left = dict.fromkeys(costs, False), budget
-    for name, cost in costs.items():
-        if cost <= left and (name != "candidates" or candidate_count > 1):
-            taken[name], left = True, left - cost
+        return ProofPlan(longest=True, candidates=candidates, first_steps=True, budget_seconds=0)
+    left = budget = BUDGET_SHARE * run_seconds
+    longest = costs.longest <= left
+    left -= costs.longest if longest else 0.0
+    first_steps = costs.first_steps <= left
+    left -= costs.first_steps if first_steps else 0.0
+    timed = min(candidates, max(0, int((left - costs.start) / costs.candidate)))
+    timed = timed if timed > 1 else 0
+    is_whole = longest and first_steps and timed == candidates
     reason: ProofReason = (
-        "" if all(taken.values()) else "run too short for all" if any(taken.values()) else "run too short"
+        "" if is_whole else "run too short for all" if longest or first_steps or timed else "run too short"
     )
-    return ProofPlan(**taken, budget_seconds=budget, reason=reason)
+    return ProofPlan(longest=longest, candidates=timed, first_steps=first_steps, budget_seconds=budget, reason=reason)
+
+
+def most_seconds(run_seconds: float) -> float:
+    """The time after which a proof is cut short: estimates may be wrong."""
+    return max(_LEAST_BUDGET_SECONDS, BUDGET_SHARE * run_seconds)
+
+
+def steps_wanted(steps: int) -> int:
+    """How many of the run's first steps are done before the kill."""
+    return max(FEWEST_STEPS, min(MOST_STEPS, int(0.02 * steps)))
 
 
 def candidates_for(settings: EngineSettings, machine: MachineFacts, step_tokens: float) -> tuple[Changes, ...]:

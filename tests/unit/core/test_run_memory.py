@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from holdfast.runs.run_memory import RunMemory, key_of
+from holdfast.core.run_memory import RunMemory, key_of
 
 
 def test_what_worked_is_found_again_and_forgotten_on_demand(tmp_path):
@@ -41,7 +41,7 @@ def test_two_processes_that_remember_proofs_at_once_both_keep_theirs(tmp_path):
     """Each reads, adds and writes the whole file: without the lock one entry was lost."""
     code = (
         "import sys; from holdfast.core.facts import ModelFacts; from holdfast.core.records import *;"
-        "from holdfast.runs.run_memory import remember_proof;"
+        "from holdfast.core.run_memory import remember_proof;"
         "name = sys.argv[1];"
         "[remember_proof(EngineSettings(task=name, model='', prepared='', run='', batch_size=n + 1),"
         " ModelFacts(name='m', folder=''), (TimedCandidate(changes={}, words='', is_chosen=True),), has_longest=False)"

@@ -8,8 +8,8 @@ from holdfast.core.evidence import Diagnosis
 from holdfast.core.plan import Reason, Remedy
 from holdfast.core.settings import EngineSettings
 from holdfast.hazards import find_hazard
-from holdfast.planning.ladder import Tried, choose_fallback
-from holdfast.planning.ladders import command_ladder, engine_ladder
+from holdfast.supervisor.ladder import Tried, choose_fallback
+from holdfast.supervisor.ladders import command_ladder, engine_ladder
 
 
 def engine_settings(**given: object) -> EngineSettings:

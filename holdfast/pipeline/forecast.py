@@ -30,9 +30,9 @@ from holdfast.core.records import Forecast, Proof, ResumeCheck, RunPlan, read_re
 from holdfast.core.runfolder import EVENTS, SETTINGS, attempt_folder
 from holdfast.core.settings import EngineSettings
 from holdfast.data.amounts import Amounts
-from holdfast.planning.memory_model import reading_bytes
-from holdfast.planning.proving import Work, answer_seconds, forecast_seconds
-from holdfast.planning.train_plan import proven_settings
+from holdfast.pipeline.memory_model import reading_bytes
+from holdfast.pipeline.proof_budget import Work, answer_seconds, forecast_seconds
+from holdfast.pipeline.train_plan import proven_settings
 
 # As in engine.mining and engine.tasks.causal, which import torch; a test compares them.
 MINED_FROM_EPOCH, MINED_EACH, ANSWERS = 1, 1, 3

@@ -10,8 +10,7 @@ from dataclasses import asdict
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.plan import DEFAULT_MICRO_TOKENS, Fallback
 from holdfast.core.settings import COMPUTING_SETTINGS, ENGINE_DEFAULTS, EngineSettings
-from holdfast.planning.ladder import OF_RANKS, Changes, Ladder
-from holdfast.planning.parallel import fewer_processes
+from holdfast.supervisor.ladder import OF_RANKS, Changes, Ladder
 
 _MOST_HALVINGS = 10
 # The preload and our engine always do these.
@@ -92,7 +91,7 @@ def _apply_to_engine(settings: Mapping[str, object], current: Changes, change: M
         elif name == "attention":
             changes["packing"] = False
         elif name == "processes":
-            changes |= fewer_processes(settings, changes)
+            changes |= _fewer_processes(settings, changes)
         elif name == "offline" and value:
             changes["HF_HUB_OFFLINE"] = "1"
         elif (name.isupper() and name not in _ALREADY_DONE) or name in COMPUTING_SETTINGS:
@@ -102,3 +101,13 @@ def _apply_to_engine(settings: Mapping[str, object], current: Changes, change: M
         for name, value in changes.items()
         if name.isupper() or name in current or settings.get(name, ENGINE_DEFAULTS.get(name)) != value
     }
+
+
+def _fewer_processes(settings: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
+    """Half as many processes with the same total of threads; empty for one process or with sharded weights."""
+    known = {**settings, **changes}
+    count, threads = int(str(known.get("processes") or 1)), int(str(known.get("threads") or 1))
+    if count < 2 or known.get("shard"):
+        return {}
+    is_lowered = threads < int(str(settings.get("threads") or 1))  # a remedy set one thread, so keep it
+    return {"processes": count // 2, "threads": threads if is_lowered else threads * count // (count // 2)}
