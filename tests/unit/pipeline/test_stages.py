@@ -135,7 +135,7 @@ def test_changed_data_and_lost_artifacts_are_noticed(bert, tmp_path):
     ("stage", "left"),
     [
         ("read_machine", ["machine", "prepare", "plan"]),  # which is asked for while the data is read
-        ("detect", ALL),
+        ("detect_data", ALL),
         ("take_model", ["machine", "model", "prepare", "plan"]),
         ("prepare_data", ["prepare", "plan"]),
         ("prove", []),
