@@ -74,12 +74,21 @@ class StagesDone(Record, frozen=True, kw_only=True):
     inputs: Mapping[str, str] = {}
 
 
+class FileStamp(Record, frozen=True, kw_only=True):
+    """Enough to see that a file was not touched."""
+
+    path: str
+    size_bytes: int  # -1: it is not there
+    changed_ns: int
+
+
 class DetectedData(Record, frozen=True, kw_only=True):
     """What the data is, before all of it is read."""
 
     task: Task
     form: str
     roles: Mapping[str, tuple[str, ...]] = {}
+    stamps: tuple[FileStamp, ...] = ()  # of every file that is read, also of those that were found next to the data
 
 
 class MemoryEstimate(Record, frozen=True, kw_only=True):

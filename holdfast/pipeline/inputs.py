@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from holdfast.core.artifacts import write_artifact
@@ -23,7 +24,7 @@ from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
 from holdfast.core.plan import Plan
 from holdfast.core.prepared import Manifest
 from holdfast.core.progress import Progress, Unit, no_progress
-from holdfast.core.records import DetectedData, write_record
+from holdfast.core.records import DetectedData, FileStamp, write_record
 from holdfast.core.runfolder import DOCTOR, DROPPED
 from holdfast.core.settings import TrainRequest, is_of_preset
 from holdfast.data.data_request import data_request
@@ -108,26 +109,32 @@ def _blocked(finding: Finding) -> MachineError:
 def detect_data(run: Path, request: TrainRequest, report: EventSink) -> Source:
     """Find the task and the columns; the rows are read later, once."""
     source = detect(data_request(request), shown_by(report))
-    write_record(run, DetectedData(task=source.layout.task, form=source.layout.form, roles=source.layout.roles))
+    layout, stamps = source.layout, tuple(_stamp(file.path) for _, file in source.files)
+    write_record(run, DetectedData(task=layout.task, form=layout.form, roles=layout.roles, stamps=stamps))
     return source
 
 
-def stamp_of(path: str | None) -> list[tuple[str, int, int]]:
-    """Sizes and times of a file, or of the files in a folder: enough to see that they were not touched."""
+def unchanged(data: DetectedData | None) -> DetectedData | None:
+    """What was detected, if none of its files was touched since."""
+    return data if data and all(_stamp(Path(one.path)) == one for one in data.stamps) else None
+
+
+def stamps_in(path: str | None) -> list[FileStamp]:
+    """A file, or the files in a folder, as they are now."""
     if not path:
         return []
-    files = [Path(path)]
-    if files[0].is_dir():
-        found = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
-        files = sorted(file for _, file in zip(range(_MOST_FILES), found, strict=False))
-    stamps = []
-    for file in files:
-        try:
-            status = file.stat()
-            stamps.append((str(file), status.st_size, status.st_mtime_ns))
-        except OSError:
-            stamps.append((str(file), -1, 0))
-    return stamps
+    if not Path(path).is_dir():
+        return [_stamp(Path(path))]
+    found = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
+    return [_stamp(file) for file in sorted(islice(found, _MOST_FILES))]
+
+
+def _stamp(path: Path) -> FileStamp:
+    try:
+        status = path.stat()
+    except OSError:
+        return FileStamp(path=str(path), size_bytes=-1, changed_ns=0)
+    return FileStamp(path=str(path), size_bytes=status.st_size, changed_ns=status.st_mtime_ns)
 
 
 # model

@@ -7,8 +7,8 @@
                  continues from the checkpoint and must repeat the steps bit for bit.
 
 A proof costs at most 5% of the forecast run or a minute, whichever is larger. What does not fit is left out, and what
-takes longer than estimated is cut off; `Proof.not_proven` says what is missing. The export is proven at the end of the
-run: every model is written and read again then, and writing a large one first would cost more than it saves.
+takes longer than estimated is cut off; `Proof.not_proven` says what is missing. The export is left to the end of the
+run, where it is needed anyway: writing a large model here would cost more than it saves.
 
 Reads: plan.json, prepared/. Leaves: proof.json, proof/.
 """

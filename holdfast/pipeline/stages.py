@@ -137,8 +137,8 @@ class _Preparation:
 
         return self._stage(
             "detect",
-            (asdict(data_request(request)), [inputs.stamp_of(path) for path in paths]),
-            lambda: read_record(self._run, DetectedData),
+            (asdict(data_request(request)), [inputs.stamps_in(path) for path in paths]),
+            lambda: inputs.unchanged(read_record(self._run, DetectedData)),
             make,
             request.data,
         )

@@ -131,6 +131,17 @@ def test_changed_data_and_lost_artifacts_are_noticed(bert, tmp_path):
     assert read_record(run, DatasetFacts).rows == 61
 
 
+def test_a_changed_split_next_to_the_data_is_noticed(bert, tmp_path):
+    data, beside = labeled(tmp_path / "train.jsonl"), labeled(tmp_path / "val.jsonl")
+    run = new_run(tmp_path, data=str(data), model=bert)
+    started(run)
+    assert read_record(run, DatasetFacts).splits["validation"] == 60
+    with beside.open("a") as file:
+        file.write('{"text": "w5 w6 w7", "label": "c1"}\n')
+    assert started(run) == ["detect", "prepare", "plan"]
+    assert started(run) == []
+
+
 @pytest.mark.parametrize(
     ("stage", "left"),
     [
