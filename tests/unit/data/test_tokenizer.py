@@ -1,7 +1,9 @@
 """The tokens are those of the library, however they are computed."""
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -79,12 +81,24 @@ def test_batches_are_bounded_by_number_and_by_characters():
     assert [len(batch) for batch in batches(["x" * 1_500_000] * 3)] == [2, 1]
 
 
-def test_two_threads_share_the_cache(bert_folder, monkeypatch):
-    monkeypatch.setattr("holdfast.data.tokenizer._MOST_WORDS", 3)
-    monkeypatch.setattr("holdfast.data.tokenizer._LONGEST_WORD", 4)
-    tokens = ModelTokenizer(bert_folder)
-    texts = [f"film bridges{number} tower house {number} bridges" for number in range(40)]
-    expected = [encoding.ids for encoding in tokens.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+class _Counting:
+    """A tokenizer that notes how many threads are in it at once."""
+
+    def __init__(self):
+        self.inside, self.most = 0, 0
+
+    def encode_batch_fast(self, words, add_special_tokens):
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        time.sleep(0.002)
+        self.inside -= 1
+        return [SimpleNamespace(ids=[len(word)]) for word in words]
+
+
+def test_threads_take_turns_in_the_cache():
+    counting = _Counting()
+    cache = WordCache(counting)
     with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(lambda _: tokens.encode(texts), range(200)):
-            assert found == expected
+        found = list(pool.map(lambda at: cache.encode([f"word{at} {'x' * (41 + at)}"]), range(40)))
+    assert found == [[[len(f"word{at}"), 41 + at]] for at in range(40)]
+    assert counting.most == 1
