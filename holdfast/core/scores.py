@@ -56,6 +56,7 @@ class SplitMetrics(msgspec.Struct, frozen=True, kw_only=True):
     classes: tuple[LabelScores, ...] = ()  # classify, in the order of the labels' numbers
     confusion: tuple[tuple[int, ...], ...] = ()  # classify, one label per text: rows are labels, columns predictions
     samples: tuple[SampleAnswer, ...] = ()  # causal
+    intervals: Mapping[str, tuple[float, float]] = {}  # 95% confidence intervals of the scores, by bootstrap over rows
 
 
 class ModelMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +76,7 @@ _TABLES: Mapping[str, Any] = {
     "classes": tuple[LabelScores, ...],
     "confusion": tuple[tuple[int, ...], ...],
     "samples": tuple[SampleAnswer, ...],
+    "intervals": dict[str, tuple[float, float]],
 }
 
 
@@ -99,8 +101,8 @@ def read_metrics(run: Path) -> ModelMetrics:
 
 def split_metrics(plain: Mapping[str, Any]) -> SplitMetrics:
     """The metrics of a split as its task reports them: scores by name, next to tables. A damaged table is left out."""
-    tables = {name: _table(plain.get(name, ()), kind) for name, kind in _TABLES.items()}
-    return SplitMetrics(scores=ordered_scores(plain), **tables)
+    tables = {name: _table(plain[name], kind) for name, kind in _TABLES.items() if name in plain}
+    return SplitMetrics(scores=ordered_scores(plain), **{name: one for name, one in tables.items() if one})
 
 
 def _table(plain: object, kind: Any) -> Any:
@@ -148,6 +150,13 @@ def is_share(name: str) -> bool:
 def metric_name(name: str) -> str:
     """A metric's name as people write it."""
     return _NAMES.get(name, name.replace("_", " "))
+
+
+def interval_value(name: str, interval: tuple[float, float]) -> str:
+    """An interval as text: "96.1 to 98.9%"."""
+    if is_share(name):
+        return f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f}%"
+    return f"{interval[0]:.4g} to {interval[1]:.4g}"
 
 
 def metric_value(name: str, value: float) -> str:

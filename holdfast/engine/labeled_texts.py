@@ -15,6 +15,7 @@ from holdfast.data.shards import TokenArray, open_array, open_tokens, require_ma
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.calibration import Calibration, calibration_error, fit, write_calibration
 from holdfast.engine.data_order import Indices
+from holdfast.engine.intervals import classifier_intervals
 from holdfast.engine.metrics import (
     class_table,
     confusion_matrix,
@@ -32,7 +33,7 @@ class LabeledTexts:
     """Texts with one label each or any number of labels."""
 
     def __init__(self, settings: AttemptSettings):
-        self._folder = settings.prepared_path
+        self._folder, self._seed = settings.prepared_path, settings.seed
         manifest = require_manifest(self._folder)
         self.names, self.is_multi = list(manifest.labels), manifest.multi_label
         self.metric = "micro_f1" if self.is_multi else "accuracy"
@@ -81,6 +82,7 @@ class LabeledTexts:
             found["confusion"] = confusion_matrix(predicted, truth, len(self.names)).tolist()
             rows = class_table(predicted, truth, len(self.names))
         found["classes"] = [{"label": name, **row} for name, row in zip(self.names, rows, strict=True)]
+        found["intervals"] = classifier_intervals(scores_BL, truth, self.is_multi, self._seed)
         if self._calibration:
             calibrated_BL = scores_BL / self._calibration.temperature
             found["calibration_error"] = calibration_error(scores_BL, truth, self.is_multi)

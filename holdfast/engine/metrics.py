@@ -35,15 +35,24 @@ def multi_label_metrics(logits: Array, truth: NDArray[np.float32]) -> dict[str, 
 
 def single_label_loss(logits: Array, truth: NDArray[Any]) -> float:
     """Mean cross-entropy of the true labels, in nats."""
-    shifted = logits - logits.max(1, keepdims=True)
-    log_probabilities = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-    return float(-log_probabilities[np.arange(len(truth)), truth].mean())
+    return float(row_losses(logits, truth, False).mean())
 
 
 def multi_label_loss(logits: Array, truth: NDArray[Any]) -> float:
     """Mean binary cross-entropy over all labels."""
-    loss = np.maximum(logits, 0) - logits * truth + np.log1p(np.exp(-np.abs(logits)))
-    return float(loss.mean())
+    return float(row_losses(logits, truth, True).mean())
+
+
+def row_losses(logits: Array, truth: NDArray[Any], is_multi: bool) -> Array:
+    """The loss of each text."""
+    if is_multi:
+        losses = np.maximum(logits, 0) - logits * truth + np.log1p(np.exp(-np.abs(logits)))
+        mean: Array = losses.mean(1)
+        return mean
+    shifted = logits - logits.max(1, keepdims=True)
+    log_probabilities = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    found: Array = -log_probabilities[np.arange(len(truth)), truth]
+    return found
 
 
 def class_table(predicted: NDArray[np.int64], truth: NDArray[np.int64], classes: int) -> list[dict[str, float]]:

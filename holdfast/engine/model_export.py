@@ -107,9 +107,8 @@ def _metrics(splits: Mapping[Split, SplitMetrics]) -> list[str]:
         return ["None: there was no data to evaluate on."]
     names = dict.fromkeys(name for found in splits.values() for name in found.scores)
     lines = [f"| metric | {' | '.join(splits)} |", f"|---|{'---|' * len(splits)}"]
-    for name in names:
-        values = [found.scores.get(name) for found in splits.values()]
-        lines.append(f"| {name} | {' | '.join('' if value is None else f'{value:.4f}' for value in values)} |")
+    lines += [f"| {name} | {' | '.join(_score(name, found) for found in splits.values())} |" for name in names]
+    lines.append("\nIn parentheses: 95% confidence intervals, by bootstrap over the rows.")
     for split, found in splits.items():
         if found.classes:
             lines += [f"\nBy label, {split}:\n", "| label | precision | recall | F1 | texts |\n|---|---|---|---|---|"]
@@ -117,6 +116,12 @@ def _metrics(splits: Mapping[Split, SplitMetrics]) -> list[str]:
         for number, sample in enumerate(found.samples, start=1):
             lines += [f"\n### Sample {number}, {split}", *_sample(sample)]
     return lines
+
+
+def _score(name: str, found: SplitMetrics) -> str:
+    interval = found.intervals.get(name)
+    shown = f"{found.scores[name]:.4f}" if name in found.scores else ""
+    return shown + (f" ({interval[0]:.4f} to {interval[1]:.4f})" if interval else "")
 
 
 def _class_row(one: LabelScores) -> str:

@@ -40,8 +40,13 @@ def search(
 
 def retrieval_metrics(found_QK: NDArray[np.int64], judgements: Judgements) -> dict[str, float]:
     """Recall, MRR, nDCG and MAP, as means over the queries that have an answer; row q of `found` is query q."""
+    return {name: float(np.mean(values)) for name, values in query_metrics(found_QK, judgements).items()}
+
+
+def query_metrics(found_QK: NDArray[np.int64], judgements: Judgements) -> dict[str, NDArray[np.float64]]:
+    """The same metrics of each query that has an answer."""
     tables = [_query_metrics(found_QK[query], answers) for query, answers in judgements.items() if answers]
-    return {name: float(np.mean([table[name] for table in tables])) for name in tables[0]} if tables else {}
+    return {name: np.array([table[name] for table in tables]) for name in tables[0]} if tables else {}
 
 
 def judgements_of(qrels: NDArray[np.int64]) -> dict[int, dict[int, int]]:

@@ -21,7 +21,7 @@ from holdfast.core.evidence import Decision, Passage
 from holdfast.core.plan import Reason
 from holdfast.core.records import CommandRequest, ComparedTime, ForecastCheck
 from holdfast.core.runfolder import REPORT, REQUEST
-from holdfast.core.scores import final_score, metric_name, metric_value, ordered_scores
+from holdfast.core.scores import final_score, interval_value, metric_name, metric_value, ordered_scores
 from holdfast.core.settings import TrainRequest
 from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
 from holdfast.runs.cause_wording import full_cause_text, short_cause_text
@@ -87,10 +87,13 @@ def changes_text(changes: Mapping[str, object]) -> str:
     return ", ".join([*settings, *(f"{name}={value}" for name, value in changes.items() if name.isupper())])
 
 
-def scores_text(metrics: Mapping[str, object]) -> str:
-    """The metrics that say most: "accuracy 92.1%, macro F1 90.8%"."""
+def scores_text(metrics: Mapping[str, object], intervals: Mapping[str, tuple[float, float]] = {}) -> str:
+    """The metrics that say most, the first with its interval: "accuracy 92.1% (90.2 to 93.8%), macro F1 90.8%"."""
     shown = list(ordered_scores(metrics).items())[:_SHOWN_SCORES]
-    return ", ".join(f"{metric_name(name)} {metric_value(name, value)}" for name, value in shown)
+    texts = [f"{metric_name(name)} {metric_value(name, value)}" for name, value in shown]
+    if shown and (interval := intervals.get(shown[0][0])):
+        texts[0] += f" ({interval_value(shown[0][0], interval)})"
+    return ", ".join(texts)
 
 
 def evaluation_text(metrics: Mapping[str, object]) -> str:
@@ -437,10 +440,10 @@ def closing_lines(state: RunState, *, with_cause: bool = True) -> list[Line]:
 def _scores(state: RunState) -> Iterator[Line]:
     if state.is_command:
         return
-    found = state.records.metrics.scores
+    found = state.records.metrics.splits
     for split, metrics in found.items():
-        yield Line(scores_text(metrics), "ok", split)
-        if gives_no_label(metrics):
+        yield Line(scores_text(metrics.scores, metrics.intervals), "ok", split)
+        if gives_no_label(metrics.scores):
             yield Line(f"{NO_LABEL}; try more epochs or a higher learning rate", "!")
     if not found:
         yield Line(f"{not_measured_text(state)}. To measure it: --validation FILE, or --validation-share 0.2", "!")

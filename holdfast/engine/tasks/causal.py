@@ -24,10 +24,11 @@ from holdfast.core.scores import SampleAnswer
 from holdfast.data.shards import TokenArray, open_array, open_tokens, require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import BatchPart, first_example, micro_batches, split_step
-from holdfast.engine.data_order import Indices, step_seed
+from holdfast.engine.data_order import Indices, generator, step_seed
 from holdfast.engine.fast.captured import row_pack, step_row
 from holdfast.engine.fast.packing import Pack, pack, packed
 from holdfast.engine.fast.rng import DropoutRng, replace_dropout
+from holdfast.engine.intervals import loss_intervals
 from holdfast.engine.language_model import load_language_model, plain_model
 from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.samples import ready_to_answer, sample_answer
@@ -35,6 +36,7 @@ from holdfast.engine.sharding import as_one_call, make_gradient_threads
 
 _OPTIONS = ("lora", "samples")
 _SAMPLES = 3
+_GROUPS = 400  # of texts, for the intervals of the metrics
 _LEARNED_BUCKET = 256  # a captured step has a multiple of this many targets; surplus ones count nothing
 _LOGITS_AT_ONCE = 1024  # rows of vocabulary size: 200 MB with 49,152 tokens, instead of gigabytes
 
@@ -126,10 +128,15 @@ class Causal:
         """Loss and perplexity on the target tokens of a split; empty if the split does not exist."""
         if split not in self._texts:
             return {}
-        self.model.eval()
         texts = self._texts[split]
-        micros = list(enumerate(micro_batches(np.arange(len(texts)), texts.lengths, self._micro_tokens)))
-        found = torch.zeros(len(micros), 2, dtype=torch.float64)  # summed loss, target tokens
+        micros = list(micro_batches(np.arange(len(texts)), texts.lengths, self._micro_tokens))
+        return _loss_metrics(self._summed_losses(split, micros))
+
+    def _summed_losses(self, split: str, batches: list[Indices]) -> Tensor:
+        """Summed loss and target tokens of each batch of texts."""
+        self.model.eval()
+        micros = list(enumerate(batches))
+        found = torch.zeros(len(micros), 2, dtype=torch.float64)
 
         def score() -> None:
             for (at, micro), counts in self._ranks.own_share(micros):
@@ -140,9 +147,7 @@ class Causal:
                     found[at] = torch.tensor([loss, int((targets_N >= 0).sum())])
 
         self._ranks.independently(score)
-        total, learned = (sum(column) for column in zip(*self._ranks.all_reduce(found).tolist(), strict=True))
-        loss = total / max(1, learned)
-        return {"loss": loss, "negative_loss": -loss, "perplexity": math.exp(min(loss, 50.0))}
+        return self._ranks.all_reduce(found)
 
     def samples(self) -> list[SampleAnswer]:
         """The model's answers to the first validation prompts, next to the expected ones."""
@@ -160,9 +165,22 @@ class Causal:
             ]
 
     def report(self, split: str) -> dict[str, object]:
-        """Metrics, and answers to a few prompts."""
-        found: dict[str, object] = dict(self.evaluate(split))
-        return found | {"samples": self.samples()} if found and split == "validation" else found
+        """Metrics with their intervals, and answers to a few prompts."""
+        if split not in self._texts:
+            return {}
+        found = self._measured(split)
+        return found | {"samples": self.samples()} if split == "validation" else found
+
+    def _measured(self, split: str) -> dict[str, object]:
+        """The metrics and their intervals, from up to 400 groups of texts that were put together at random."""
+        texts = self._texts[split]
+        mixed = generator(self._settings.seed, "intervals").permutation(len(texts))
+        groups = np.array_split(mixed, min(len(texts), _GROUPS))
+        cut = [list(micro_batches(group, texts.lengths, self._micro_tokens)) for group in groups]
+        sums = self._summed_losses(split, [batch for batches in cut for batch in batches])
+        owners = np.repeat(np.arange(len(groups)), [len(batches) for batches in cut])
+        losses, tokens = (np.bincount(owners, column, len(groups)).astype(float) for column in sums.numpy().T)
+        return {**_loss_metrics(sums), "intervals": loss_intervals(losses, tokens, self._settings.seed)}
 
     def mistakes(self, split: str) -> Mistakes:
         """Empty: an answer is not simply wrong. See `samples`."""
@@ -249,3 +267,10 @@ class Causal:
                 found=f"{len(self.lengths)} texts, {int(self.lengths.sum())} tokens, 0 of them targets",
                 try_next=("raise --max-length so that answers are not truncated, or check the answer column",),
             )
+
+
+def _loss_metrics(sums: Tensor) -> dict[str, float]:
+    """Metrics from the summed loss and the target tokens of some batches."""
+    total, learned = sums.sum(0).tolist()
+    loss = total / max(1, learned)
+    return {"loss": loss, "negative_loss": -loss, "perplexity": math.exp(min(loss, 50.0))}

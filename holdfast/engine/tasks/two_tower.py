@@ -27,10 +27,11 @@ from holdfast.engine.contrastive import cached_backward, info_nce
 from holdfast.engine.data_order import Indices, generator
 from holdfast.engine.fast.captured import row_pack, step_row
 from holdfast.engine.fast.rng import DropoutRng, replace_dropout
+from holdfast.engine.intervals import mean_intervals
 from holdfast.engine.mining import Mining, mine, nothing_mined
 from holdfast.engine.mistakes import TextView, missed_queries, row_in_file
 from holdfast.engine.ranks import ALONE, Ranks
-from holdfast.engine.retrieval import DEEPEST, retrieval_metrics, search
+from holdfast.engine.retrieval import DEEPEST, query_metrics, retrieval_metrics, search
 from holdfast.engine.retrieval_data import RetrievalData, StepPassages
 from holdfast.engine.sharding import make_gradient_threads
 from holdfast.engine.tower_folder import load_towers, save_towers, tokenizer_folder
@@ -203,8 +204,12 @@ class TwoTower:
         return retrieval_metrics(self._found[split], self._pairs.judgements[split])
 
     def report(self, split: str) -> dict[str, object]:
-        """The metrics of the finished model."""
-        return dict(self.evaluate(split))
+        """The metrics of the finished model, with their intervals."""
+        scores = self.evaluate(split)
+        if not scores:
+            return {}
+        by_query = query_metrics(self._found[split], self._pairs.judgements[split])
+        return {**scores, "intervals": mean_intervals(by_query, self._settings.seed)}
 
     def mistakes(self, split: str) -> Mistakes:
         """Queries whose answer is not the first result, the worst rank first."""

@@ -11,6 +11,11 @@ from holdfast.runs.state import RunState
 from holdfast.runs.wording import NO_LABEL, gives_no_label, not_measured_text, sentence
 
 Confusion = Sequence[Sequence[int]]
+Intervals = Mapping[str, tuple[float, float]]
+INTERVALS = (
+    "In parentheses: 95% confidence intervals, by bootstrap over the rows. They do not include the choice of the seed "
+    "or of the training rows."
+)
 
 _SHOWN_CASES, _MORE_CASES = 8, 32
 _LARGEST_TABLE = 16  # labels; a larger matrix is drawn, and its worst cells are listed
@@ -30,7 +35,8 @@ def result_section(state: RunState) -> Html:
     return section(
         "How good it is",
         tag("p", note, class_="meta") if note else None,
-        scores_table(metrics.scores),
+        scores_table(metrics.scores, {name: one.intervals for name, one in splits.items()}),
+        tag("p", INTERVALS, class_="meta") if shown.intervals else None,
         tag("p", sentence(NO_LABEL)) if gives_no_label(shown.scores) else None,
         join(tag("h3", f"By label, {split}"), labels_table(shown.classes)) if shown.classes else None,
         _confusion(shown.confusion, [one.label for one in shown.classes], split),
@@ -40,17 +46,27 @@ def result_section(state: RunState) -> Html:
 
 def metrics_table(state: RunState) -> Html:
     """The metrics of each split alone; nothing before there are any."""
-    return scores_table(state.records.metrics.scores)
+    splits = state.records.metrics.splits
+    return scores_table(
+        {name: one.scores for name, one in splits.items()}, {name: one.intervals for name, one in splits.items()}
+    )
 
 
-def scores_table(splits: Mapping[str, Mapping[str, float]]) -> Html:
-    """A column of metrics for each split; nothing without any."""
+def scores_table(splits: Mapping[str, Mapping[str, float]], intervals: Mapping[str, Intervals] = {}) -> Html:
+    """A column of metrics for each split, with their intervals; nothing without any."""
     names = shown_scores({name: value for found in splits.values() for name, value in found.items()})
     rows = [
-        [metric_name(name), *(f"{found[name]:.4f}" if name in found else "" for found in splits.values())]
+        [metric_name(name), *(_score(name, found, intervals.get(split, {})) for split, found in splits.items())]
         for name in names
     ]
     return table(["metric", *splits], rows, numbers=range(1, len(splits) + 1)) if rows else Html("")
+
+
+def _score(name: str, found: Mapping[str, float], intervals: Intervals) -> str:
+    if name not in found:
+        return ""
+    interval = intervals.get(name)
+    return f"{found[name]:.4f}" + (f" ({interval[0]:.4f} to {interval[1]:.4f})" if interval else "")
 
 
 def labels_table(classes: Sequence[LabelScores], most: int | None = None, *, caption: str = "") -> Html:

@@ -140,7 +140,7 @@ def read_model(
         run_name=model.job.name,
         dataset=(dataset.pk, dataset.name) if dataset else None,
         tiles=list(_tiles(scores)),
-        metrics=mark_safe(scores_table(scores)),
+        metrics=mark_safe(scores_table(scores, {name: one.intervals for name, one in metrics.splits.items()})),
         classes=_classes(metrics),
         labels=list(info.labels[:200]) if info else [],
         has_files=model_folder(run).is_dir(),
