@@ -88,11 +88,11 @@ def changes_text(changes: Mapping[str, object]) -> str:
 
 
 def scores_text(metrics: Mapping[str, object], intervals: Mapping[str, tuple[float, float]] = {}) -> str:
-    """The metrics that say most, the first with its interval: "accuracy 92.1% (90.2 to 93.8%), macro F1 90.8%"."""
+    """The metrics that say most, the first with its interval: "accuracy 92% (95% CI 90.2 to 93.8%), macro F1 91%"."""
     shown = list(ordered_scores(metrics).items())[:_SHOWN_SCORES]
     texts = [f"{metric_name(name)} {metric_value(name, value)}" for name, value in shown]
     if shown and (interval := intervals.get(shown[0][0])):
-        texts[0] += f" ({interval_value(shown[0][0], interval)})"
+        texts[0] += f" (95% CI {interval_value(shown[0][0], interval)})"
     return ", ".join(texts)
 
 
