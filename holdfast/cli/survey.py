@@ -17,6 +17,7 @@ from holdfast.core.settings import SETTINGS
 from holdfast.data.badrows import describe
 from holdfast.data.data_request import DataRequest
 from holdfast.data.download import local_copy
+from holdfast.data.label_check import checked_facts
 from holdfast.data.survey_dataset import printed_facts
 from holdfast.data.survey_dataset import survey as survey_dataset
 from holdfast.data.tokenizer import ModelTokenizer
@@ -68,8 +69,17 @@ _DATA = _DataPath(path_type=Path, readable=False)
     metavar="FOLDER",
     help="Measure lengths in the tokens of the model in this folder.",
 )
+@click.option(
+    "--check-labels",
+    "doubtful",
+    type=_PATH,
+    metavar="FILE",
+    help="Compare each label with a prediction that has not seen it; write the rows that disagree to this file (CSV).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-def survey(data: Path, tokenizer: Path | None, as_json: bool, delimiter: str | None, **given: Any) -> None:
+def survey(
+    data: Path, tokenizer: Path | None, doubtful: Path | None, as_json: bool, delimiter: str | None, **given: Any
+) -> None:
     """Read DATA as `train` would, and show what was found and chosen. Nothing is trained.
 
     DATA is a file (CSV, TSV, JSON, JSON lines, Parquet, Arrow, Excel, NPZ), also gzipped or in an archive; a folder
@@ -81,7 +91,8 @@ def survey(data: Path, tokenizer: Path | None, as_json: bool, delimiter: str | N
         local = {name: _downloaded(value, screen) for name, value in (("path", data), *given.items())}
         request = DataRequest(**local, delimiter="\t" if delimiter in ("tab", "\\t") else delimiter)
         tokens = ModelTokenizer(tokenizer) if tokenizer else None
-        facts = survey_dataset(request, tokens, screen.working).facts
+        found = survey_dataset(request, tokens, screen.working)
+        facts = checked_facts(found.source, found.facts, doubtful, screen.working) if doubtful else found.facts
     finally:
         screen.erase()
     click.echo(to_json(printed_facts(facts)) if as_json else render_facts(facts))

@@ -74,6 +74,8 @@ SENTENCES = {
     "label-values": "the labels look like {values} ({labels:q}) and are treated as names of classes",
     "similar-labels": "labels that differ only in case or spaces are treated as different: {labels:q}",
     "unseen-labels": "labels in the {split} split that never occur in training: {labels:q}",
+    "doubtful-labels": "{rows:row} ({share:.1%}) may have a wrong label: predictions that have not seen it disagree "
+    "({examples:;}); {file} lists them, the most doubtful first",
     # Two towers
     "duplicate-vectors": "{queries:query vector} in several rows",
     "ungrouped-vectors": "the file has no array of groups (such as article_ids), so vectors of one article may become "
