@@ -80,8 +80,8 @@ docs: $(READY)  # pages that need no network, in build/docs; a broken link is an
 	$(BIN)/properdocs build --strict --config-file properdocs.yml --site-dir build/docs
 
 corpus: $(READY)  # diagnosis accuracy on real failures with confirmed causes
-	@test -n "$(HOLDFAST_CORPUS)" || { echo "no corpus: make corpus HOLDFAST_CORPUS=FILE, one failure a line; tools/score_corpus.py says its fields"; exit 2; }
-	$(BIN)/python tools/score_corpus.py "$(HOLDFAST_CORPUS)"
+	@test -n "$(HOLDFAST_CORPUS)" || { echo "no corpus: make corpus HOLDFAST_CORPUS=FILE:FILE, one failure a line; tools/score_corpus.py says its fields"; exit 2; }
+	HOLDFAST_CORPUS="$(HOLDFAST_CORPUS)" $(BIN)/python tools/score_corpus.py
 
 hazard: $(READY)
 	$(BIN)/python tools/new_hazard.py $(NAME)

@@ -272,6 +272,27 @@ class OrdinaryBug(Struct, frozen=True, kw_only=True):
     near: str = ""  # a similar name elsewhere in the log
 
 
+class Pin(Struct, frozen=True):
+    """A version that something asks for."""
+
+    source: str  # "requirements.txt:3", or the package "trl 0.9.6"
+    requirement: str  # "transformers<4.46"
+    is_met: bool
+
+
+class InstalledName(Struct, frozen=True, kw_only=True):
+    """What an installed package has of a name that a program asked it for."""
+
+    library: str
+    version: str
+    folder: str
+    name: str
+    has_name: bool  # in the module or class that was asked
+    near: tuple[str, ...] = ()  # similar names that are there
+    gone_since: str = ""  # the version that a note in the package's files names
+    pins: tuple[Pin, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """The named cause with its proof; the slug is "unknown" if no cause is established."""
@@ -284,6 +305,7 @@ class Diagnosis:
     remedies: tuple[Remedy, ...] = ()
     sources: tuple[str, ...] = ()
     note: str = ""  # why no cause was named, if none was
+    installed: InstalledName | None = None  # of version drift, on the machine where it happened
     bug: OrdinaryBug | None = None  # when no cause was named and the program raised an exception
     harmless: tuple[str, ...] = ()  # alarming lines that mean nothing, each with the reason
 

@@ -18,6 +18,16 @@ SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, slots=True)
+class Requirement:
+    """What an installed distribution needs of another one."""
+
+    by: str
+    by_version: str
+    name: str
+    specifier: str  # ">=4.30,<5"; empty for any version
+
+
+@dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
     """The answer of a probe and its source."""
 
@@ -151,6 +161,7 @@ class MachineFacts:
     open_file_limit: int | None = None
     disks: tuple[Disk, ...] = ()
     distributions: Mapping[str, str] = field(default_factory=dict)  # canonical name -> version
+    unmet: tuple[Requirement, ...] = ()  # requirements of installed distributions that the installed versions violate
     torch: TorchBuild | None = None
     gpus: tuple[Gpu, ...] = ()
     driver_version: str = ""  # of the NVIDIA driver
@@ -244,6 +255,30 @@ class DatasetFacts:
     choices: Mapping[str, Choice[str]] = field(default_factory=dict)  # what was chosen, and why
     files: tuple[str, ...] = ()
     fingerprint: str = ""  # of the files' contents
+
+
+def meets(version: str, specifier: str) -> bool:
+    """True if a version satisfies every part of a specifier such as ">=4.30,<5"; an unreadable part is satisfied."""
+    installed = release(version)
+    for operator, wanted in re.findall(r"(===?|!=|~=|<=|>=|<|>)\s*([\w.*+!-]+)", specifier):
+        bound = release(wanted.removesuffix(".*"))
+        same = installed[: len(bound)] == bound if wanted.endswith(".*") else installed == bound
+        at_least = installed >= bound
+        if not bound:
+            continue
+        is_met = {
+            "==": same,
+            "===": same,
+            "!=": not same,
+            "<": installed < bound,
+            "<=": installed <= bound,
+            ">": installed > bound,
+            ">=": at_least,
+            "~=": at_least and installed[: max(wanted.count("."), 1)] == bound[: max(wanted.count("."), 1)],
+        }[operator]
+        if not is_met:
+            return False
+    return True
 
 
 def release(version: str) -> tuple[int, ...]:

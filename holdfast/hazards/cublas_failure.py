@@ -24,7 +24,7 @@ HAZARD = Hazard(
         suggests("log", r"Blas (?:x?GEMM|SGEMM|GEMV|xGEMMBatched) launch failed"),
         suggests(
             "log",
-            r"CUDNN_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR\w*|EXECUTION_FAILED\w*|MAPPING_ERROR|SUBLIBRARY\w*)|cuDNN error: (?!CUDNN_STATUS_(?:ALLOC|ARCH|NOT_SUPPORTED|BAD_PARAM))|[Cc]ould not create cudnn handle",
+            r"CUDNN_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR\w*|EXECUTION_FAILED\w*|MAPPING_ERROR|SUBLIBRARY\w*)|cuDNN Frontend error|cuDNN error: (?!CUDNN_STATUS_(?:ALLOC|ARCH|NOT_SUPPORTED|BAD_PARAM))|[Cc]ould not create cudnn handle",
         ),
         suggests(
             "error",

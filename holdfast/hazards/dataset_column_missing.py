@@ -34,7 +34,7 @@ HAZARD = Hazard(
     title="the data does not have the columns or the format that the program reads",
     kind="error",
     signs=(
-        proves("error", r"Columns? (?:to \w+ |name )?\[?['\"]?[^\n]{1,80} not in the dataset"),
+        suggests("error", r"Columns? (?:to \w+ |name )?\[?['\"]?[^\n]{1,80} not in the dataset"),
         proves(
             "error",
             r"Column name \[?'[^\n]{1,80}\]? not in the dataset|does not (?:have|contain) (?:a|the) column (?:named )?['\"`]",

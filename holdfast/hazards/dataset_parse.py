@@ -99,6 +99,15 @@ HAZARD = Hazard(
         ),
         suggests(
             "error",
+            r"LibsndfileError|Error opening [^\n]*\.(?:wav|flac|mp3|ogg|m4a)|NoBackendError|moov atom not found|InvalidDataError|EBML header"
+            r"|(?i:(?:failed|unable) to (?:open|decode|load|read) (?:the )?(?:input|audio|video|image)\b)",
+        ),
+        # OpenCV returns nothing for an image that it cannot read, and fails when the nothing is used.
+        suggests("error", r"Assertion failed\) !\w*(?:src|ssize|img|image)\w*\.empty\(\)"),
+        # A row whose text is missing or a number.
+        suggests("error", r"TextEncodeInput must be|text input must be of type `?str"),
+        suggests(
+            "error",
             r"UnidentifiedImageError|cannot identify image file|image file is truncated|broken data stream when reading image|Truncated File Read",
         ),
         suggests(
@@ -139,6 +148,9 @@ HAZARD = Hazard(
         "huggingface/datasets#6364",
     ),
     matches=(
+        "soundfile.LibsndfileError: Error opening 'clips/0007.wav': Format not recognised.",
+        "cv2.error: OpenCV(4.10.0) resize.cpp:4155: error: (-215:Assertion failed) !ssize.empty() in function 'resize'",
+        "TypeError: TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]",
         "pandas.errors.ParserError: Error tokenizing data. C error: Expected 7 fields in line 2658, saw 8",
         "pyarrow.lib.ArrowInvalid: JSON parse error: Column() changed from object to array in row 0",
         "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset",

@@ -20,7 +20,7 @@ HAZARD = Hazard(
     signs=(
         proves(
             "error",
-            rf"expected (?:scalar )?(?:type|dtype) {_FLOAT} but (?:found|got)(?: dtype)? {_FLOAT}\b",
+            rf"(?:[Ff]ound dtype {_FLOAT} but expected {_FLOAT}$|expected (?:scalar )?(?:type|dtype) {_FLOAT} but (?:found|got)(?: dtype)? {_FLOAT}\b)",
             unless=(ON_MPS,),
         ),
         proves(

@@ -12,29 +12,11 @@ from holdfast.core.plan import Remedy
 from holdfast.hazards import Hazard, judged
 from holdfast.hazards.tracebacks import PYTHON, REMOTE, exceptions, own_frame, raised_by
 
-_TRAINERS = frozenset(
-    [
-        "transformers",
-        "trl",
-        "peft",
-        "accelerate",
-        "unsloth",
-        "unsloth_zoo",
-        "axolotl",
-        "llamafactory",
-        "swift",
-        "deepspeed",
-        "lightning",
-        "pytorch_lightning",
-        "sentence_transformers",
-        "setfit",
-        "torchtune",
-        "litgpt",
-        "mlx_lm",
-        "datasets",
-        "huggingface_hub",
-    ]
+_TRAINERS_NAMES = (
+    "transformers trl peft accelerate unsloth unsloth_zoo axolotl llamafactory swift deepspeed lightning "
+    "pytorch_lightning sentence_transformers setfit torchtune litgpt mlx_lm datasets huggingface_hub"
 )
+_TRAINERS = frozenset(_TRAINERS_NAMES.split())
 _EMPTY = (
     "'NoneType' object",
     "object of type 'NoneType'",

@@ -19,7 +19,7 @@ HAZARD = Hazard(
         proves("error", rf"at least two devices, {_TWO_CARDS}|on the same device[^\n]{{0,80}}{_TWO_CARDS}"),
         proves(
             "error",
-            r"module must have its parameters and buffers on device cuda:\d+ \(device_ids\[0\]\) but found one of them on device|arguments are located on different GPUs|[Tt]ensors? (?:are|is) on (?:a )?different (?:CUDA |GPU )?devices?",
+            r"module must have its parameters and buffers on device cuda:\d+ \(device_ids\[0\]\) but found one of them on device|loaded in 8-bit precision on a different device|arguments are located on different GPUs|[Tt]ensors? (?:are|is) on (?:a )?different (?:CUDA |GPU )?devices?",
         ),
     ),
     remedies=(

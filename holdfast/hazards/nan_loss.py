@@ -95,6 +95,11 @@ HAZARD = Hazard(
             r"(?i)NanLossDuringTraining|outputs? (?:is|are|contains?) NaN|found NaN in (?:local|the)|(?:detected|encountered) (?:nan|inf)\w* (?:in|value)",
         ),
         proves("log", r"Minimum loss scale reached|loss scale already at minimum"),
+        # What matches boxes or predictions with labels meets the NaN first, and says so in its own terms.
+        suggests("error", r"matrix contains invalid numeric entries|cost matrix is infeasible"),
+        suggests(
+            "error", r"AssertionError", also=(seen("log", r"assert \(boxes\d\[:, 2:\] >= boxes\d\[:, :2\]\)\.all\(\)"),)
+        ),
         proves("error", r"Function '\w+Backward\d*' returned nan values"),
         suggests(
             "error",
@@ -144,6 +149,8 @@ HAZARD = Hazard(
         "ymcui/Chinese-LLaMA-Alpaca#534",
     ),
     matches=(
+        "ValueError: matrix contains invalid numeric entries",
+        '  File "box_ops.py", line 52, in generalized_box_iou\n    assert (boxes1[:, 2:] >= boxes1[:, :2]).all()\nAssertionError',
         Case(
             "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 5e-05, 'epoch': 0.97}\n{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 5e-05, 'epoch': 0.98}",
             "0",

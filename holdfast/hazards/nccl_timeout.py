@@ -67,13 +67,21 @@ HAZARD = Hazard(
         judged("suggests", _cards_busy_without_a_step),
         suggests(
             "frame",
-            r"^(?:cuda(?:Stream|Device|Event)Synchronize|cu(?:Stream|Ctx|Event)Synchronize|nccl\w+) |^synchronize \(torch/cuda",
-            also=(HUNG, seen("log", r"(?i)\[rank\d|\brank\b|nccl|distributed|torchrun|world_size")),
+            r"^(?:cuda(?:Stream|Device|Event)Synchronize|cu(?:Stream|Ctx|Event)Synchronize|nccl\w+) |^(?:synchronize|wait_stream|wait_event) \(.*torch[/\\]cuda",
+            also=(
+                HUNG,
+                seen("log", r"(?i)\[rank\d|\brank\b|nccl|distributed|torchrun|world_size|deepspeed|fsdp|megatron"),
+            ),
         ),
         suggests(
             "frame",
             r"ProcessGroupNCCL::WorkNCCL::checkTimeout|ProcessGroupNCCL::watchdogHandler",
             unless=(seen("log", r"CUDA error|NCCL error"),),
+        ),
+        suggests(
+            "log",
+            r"(?i)waiting for (?:all|the|other) (?:other )?(?:ranks|processes|workers|peers|nodes)|waiting at (?:the )?barrier",
+            also=(HUNG,),
         ),
         # Hung inside a collective without a message.
         suggests(
@@ -115,6 +123,7 @@ HAZARD = Hazard(
     ),
     over=("nccl-error",),
     matches=(
+        Case("[RANK 0] saved the sample\n[RANK 0] waiting for all ranks to finish", "hang"),
         Case(
             "| N/A 34C P0 80W / 400W | 30012MiB / 40960MiB | 100%      Default |\n"
             "| N/A 35C P0 81W / 400W | 30012MiB / 40960MiB | 100%      Default |",

@@ -45,14 +45,14 @@ HAZARD = Hazard(
             r"requires a different Python(?: version)?:|Requires-Python [<>=!~]|(?:requires|needs) Python ['\"]?(?:[<>=]+ ?)?3\.\d+[^\n]{0,40}(?:but|found|you have|is running|current)",
         ),
         judged("proves", _syntax_in_a_package),
-        proves(
+        suggests(
             "error", r"unsupported operand type\(s\) for \|: '(?:type|_GenericAlias|ABCMeta|NoneType|EnumMeta)' and '"
         ),
-        proves(
+        suggests(
             "error",
             r"'(?:type|ABCMeta)' object is not subscriptable|No module named '(?:tomllib|zoneinfo|graphlib|dataclasses)'",
         ),
-        proves("error", r"cannot import name '\w+' from '(?:typing|enum|types|functools|contextlib|itertools)'"),
+        suggests("error", r"cannot import name '\w+' from '(?:typing|enum|types|functools|contextlib|itertools)'"),
         suggests(
             "log",
             r"Python 3\.\d+ (?:is )?(?:not supported|no longer supported|or (?:later|newer|higher) is required)|only supports Python 3",

@@ -8,19 +8,11 @@ from holdfast.core.observations import CodePlace
 from holdfast.hazards.tracebacks import own_frame, raised_by
 
 # Launchers and pools repeat the exception of a child; it was printed before.
-_REPEATED = frozenset(
-    [
-        "ChildFailedError",
-        "CalledProcessError",
-        "ProcessRaisedException",
-        "ProcessExitedException",
-        "RemoteTraceback",
-        "SystemExit",
-        "RemoteError",
-        "ExceptionGroup",
-        "StopIteration",
-    ]
+_REPEATED_NAMES = (
+    "ChildFailedError CalledProcessError ProcessRaisedException ProcessExitedException RemoteTraceback SystemExit "
+    "RemoteError ExceptionGroup StopIteration"
 )
+_REPEATED = frozenset(_REPEATED_NAMES.split())
 _NUMBER = r"-?\d+(?:\.\d+)?"
 # The first pattern that matches "Type: message" decides; its group is the wrong value.
 _PATTERNS: tuple[tuple[BugKind, str], ...] = (

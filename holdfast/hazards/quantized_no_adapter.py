@@ -17,7 +17,7 @@ HAZARD = Hazard(
     signs=(
         proves(
             "log",
-            r"cannot (?:perform|do) fine-?tuning on purely quantized models|quantization method do(?:es)? not support training|Only LayerNorm[^\n]*quantized",
+            r"cannot (?:perform|do) fine-?tuning on purely quantized models|quantization method do(?:es)? not support training|train a model with quantized weights|Only LayerNorm[^\n]*quantized",
         ),
         proves(
             "error",

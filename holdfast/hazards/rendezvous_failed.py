@@ -18,7 +18,7 @@ HAZARD = Hazard(
     signs=(
         proves(
             "error",
-            r"environment variable (?:MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK) expected, but not set",
+            r"environment variable (?:MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK) expected, but not set|Default process group (?:is|has) not (?:been )?initialized",
         ),
         proves(
             "error",

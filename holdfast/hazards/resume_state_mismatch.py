@@ -68,7 +68,7 @@ HAZARD = Hazard(
             "log",
             r"No such file or directory: [^\n]*(?:trainer_state\.json|optimizer\.(?:pt|bin)|scheduler\.(?:pt|bin)|rng_state\S*\.pth|random_states_\d+\.pkl|training_state\S*|\S*optim_states\.pt|\S*mp_rank_\d+_model_states\.pt)",
         ),
-        proves("log", r"[Cc]an't find a valid checkpoint at"),
+        proves("log", r"(?:[Cc]an't find a|No) valid checkpoint (?:at|found in)"),
         suggests("error", rf"^KeyError: ['\"(]*(?:{_STATE_KEYS})['\")]*$", also=(_RESUMING,)),
         suggests(
             "error",

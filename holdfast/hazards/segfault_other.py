@@ -37,12 +37,17 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     return None
 
 
+_ENDED_ITSELF = seen("error", r"terminate called (?:after|without)|libc\+\+abi(?:\.dylib)?: terminating")
+
+
 def _crash_without_an_exception(evidence: Evidence) -> Passage | ExitStatus | None:
     """A crash without an exception before it; after an exception, it is only how the process ended."""
     shown: list[Passage | ExitStatus] = [
         passage for pattern in _CRASHES if (passage := seen("log", pattern).find(evidence))
     ]
     shown = shown or [status for status in evidence.exits if status.signal in ("SIGSEGV", "SIGBUS", "SIGFPE")]
+    if not shown and _ENDED_ITSELF.find(evidence):
+        shown = [status for status in evidence.exits if status.signal == "SIGABRT"]
     if not shown:
         return None
     found = min(shown, key=lambda one: one.line)
@@ -80,6 +85,10 @@ HAZARD = Hazard(
         "NVlabs/SPADE#135",
     ),
     matches=(
+        Case(
+            "done: 20.8 tokens per second\nlibc++abi: terminating due to uncaught exception of type std::runtime_error: gone",
+            "SIGABRT",
+        ),
         'Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f (most recent call first):\n  File "train.py", line 12 in forward',
         ">>> import torch\nSegmentation fault (core dumped)",
         "Windows fatal exception: access violation\n\nCurrent thread 0x00001a2c (most recent call first):",

@@ -26,26 +26,19 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
         for clash in CLASHES
         if facts.has_at_least(clash.newer, clash.since) and facts.has_below(clash.older, clash.below)
     ]
-    return Invited("; ".join(clashing)) if clashing else None
+    unmet = [
+        f"{one.by} {one.by_version} needs {one.name}{one.specifier}; {facts.distributions.get(one.name, '')} is installed"
+        for one in facts.unmet
+        if one.name.replace("-", "_") in LIBRARIES
+    ]
+    return Invited("; ".join(clashing or unmet)) if clashing or unmet else None
 
 
 # Of Python itself; everything else is in LIBRARIES, or known by its path.
-_OF_PYTHON = frozenset(
-    [
-        "collections",
-        "inspect",
-        "fractions",
-        "asyncio",
-        "pkgutil",
-        "time",
-        "typing",
-        "math",
-        "array",
-        "base64",
-        "locale",
-        "gettext",
-    ]
+_OF_PYTHON_NAMES = (
+    "collections inspect fractions asyncio pkgutil time typing math array base64 locale gettext distutils"
 )
+_OF_PYTHON = frozenset(_OF_PYTHON_NAMES.split())
 _BUILT_IN = r"(?:NoneType|str|list|dict|tuple|set|int|float|bool|bytes|function|method|Tensor|ndarray|Namespace|Parameter|generator)"
 _MESSAGE = r"['\"](?P<owner>[\w.]+)['\"]"
 _COMPILED = r"(?!_C\b|_ext\b|\w*_cuda\b|\w*_ops\b|lib\w+\.so)"  # a missing extension is not a renamed name
@@ -84,6 +77,17 @@ _ATTRIBUTE = (
     rf"^(?:type object )?'(?!{_BUILT_IN}')\w+'(?: object)? has no attribute '|can't set attribute|has no setter"
 )
 _MANY = 20  # the first few tell; a log may repeat one error for ever
+
+
+def asked_name(evidence: Evidence) -> tuple[str, str] | None:
+    """The module or class that was asked, and the name that it does not have."""
+    for shape in _ASKED:
+        for asked, passage in _places(evidence, shape):
+            found = asked.groupdict()
+            owner = found.get("owner") or _called_before(evidence, passage.line) or asked["name"].rpartition(".")[0]
+            if owner:
+                return owner, asked["name"]
+    return None
 
 
 def _known_rename(evidence: Evidence) -> Passage | None:
@@ -246,6 +250,8 @@ HAZARD = Hazard(
         judged("suggests", _missing_name_in_own_code),
         judged("suggests", _library_was_asked),
         judged("suggests", _library_code_failed),
+        # Without a traceback; a property of the user's own class is rarer.
+        suggests("error", r"^AttributeError: can't set attribute$", unless=(seen("frame", r"."),)),
         suggests(
             "error",
             r"can't set attribute|property '\w+' of '\w*Tokenizer\w*' object has no setter",
@@ -296,6 +302,7 @@ HAZARD = Hazard(
         "huggingface/transformers#44861",
     ),
     matches=(
+        "AttributeError: can't set attribute",
         "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'",
         "TypeError: __init__() got an unexpected keyword argument 'evaluation_strategy'",
         "    trainer = pl.Trainer(**trainer_params)\nTypeError: __init__() got an unexpected keyword argument 'gpus'",

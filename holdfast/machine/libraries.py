@@ -7,14 +7,17 @@ its folder name, and a distribution that is recorded twice is reported.
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.core.facts import Answer, TorchBuild
+from holdfast.core.facts import Answer, Requirement, TorchBuild, meets
 from holdfast.machine.commands import Unanswerable
 
 _HEAD_BYTES = 16384  # name and version are in the first lines; a description may have megabytes
+_REQUIRES = re.compile(
+    r"^Requires-Dist:[ \t]*([A-Za-z][\w.-]*)(?:\[[^\]]*\])?[ \t]*\(?([^;()\n]*)\)?[ \t]*(?:;(.*))?$", re.MULTILINE
+)
 _METAL_GRAPH = b"MetalPerformanceShadersGraph"
 
 
@@ -69,6 +72,29 @@ def read_distributions(folders: Iterable[Path]) -> Installed:
     return found
 
 
+def read_requirements(folders: Iterable[Path]) -> Iterator[Requirement]:
+    """What the distributions of some folders need, without what only an extra or another system needs."""
+    for folder in folders:
+        for record in _records(folder):
+            try:
+                by, by_version = _name_and_version(record)
+                head = _head(record / "METADATA")
+            except OSError:
+                continue
+            for name, specifier, marker in _REQUIRES.findall(head):
+                if not marker.strip():
+                    yield Requirement(canonical(by), by_version, canonical(name), specifier.replace(" ", ""))
+
+
+def unmet_requirements(folders: Iterable[Path], versions: Mapping[str, str]) -> tuple[Requirement, ...]:
+    """The requirements that the installed versions do not satisfy."""
+    return tuple(
+        needed
+        for needed in read_requirements(folders)
+        if needed.name in versions and not meets(versions[needed.name], needed.specifier)
+    )
+
+
 def canonical(name: str) -> str:
     """Write a distribution's name as indexes do: lower case, one dash for any run of `-_.`."""
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -104,11 +130,15 @@ def _name_and_version(record: Path) -> tuple[str, str]:
     version = version.split("-py")[0]  # an egg's name ends with its Python version
     for file in (record / "METADATA", record / "PKG-INFO", record):
         if file.is_file():
-            with file.open("rb") as stream:
-                head = stream.read(_HEAD_BYTES).decode("utf-8", errors="replace").partition("\n\n")[0]
-            fields = dict(re.findall(r"^(Name|Version):[ \t]*(\S+)", head, re.MULTILINE))
+            fields = dict(re.findall(r"^(Name|Version):[ \t]*(\S+)", _head(file), re.MULTILINE))
             return fields.get("Name", name), fields.get("Version", version)
     return name, version
+
+
+def _head(file: Path) -> str:
+    """The fields of a metadata file, without the description."""
+    with file.open("rb") as stream:
+        return stream.read(_HEAD_BYTES).decode("utf-8", errors="replace").partition("\n\n")[0]
 
 
 def _links_metal(library: Path) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.core.facts import Answer, MachineFacts
 from holdfast.machine import gpu, hub, libraries, resources, system, trials, variables
 from holdfast.machine.commands import Unanswerable
-from holdfast.machine.libraries import read_distributions, read_torch_build
+from holdfast.machine.libraries import read_distributions, read_torch_build, unmet_requirements
 from holdfast.machine.native.native_report import NativeReport, survey_folder, survey_roots
 from holdfast.machine.probe_runner import Probe, ProbeRunner
 
@@ -51,6 +51,7 @@ def facts_of_folder(folder: Path) -> tuple[MachineFacts, NativeReport]:
         os=report.os,
         arch=report.arch,
         distributions=installed.versions,
+        unmet=unmet_requirements(roots, installed.versions),
         openmp_runtimes=report.openmp_runtimes,
         conflicts=report.conflicts,
         unanswered=tuple(unanswered),
@@ -65,7 +66,8 @@ def probe_packages() -> Answer[dict[str, Any]]:
     """The distributions that this Python would import, and oddities in their records."""
     folders = libraries.import_folders()
     found = libraries.read_distributions(folders)
-    value = {"distributions": found.versions, "unanswered": found.oddities}
+    unmet = libraries.unmet_requirements(folders, found.versions)
+    value = {"distributions": found.versions, "unmet": unmet, "unanswered": found.oddities}
     return Answer(value, f"metadata in {len(folders)} folders of sys.path")
 
 
@@ -105,7 +107,7 @@ PROBES = (
     Probe("shm_free_bytes", resources.probe_shm_free_bytes),
     Probe("open_file_limit", resources.probe_open_file_limit),
     Probe("disks", resources.probe_disks, fills=("disks",)),
-    Probe("distributions", probe_packages, fills=("distributions",)),
+    Probe("distributions", probe_packages, fills=("distributions", "unmet")),
     Probe("torch", libraries.probe_torch),
     Probe("variables", variables.probe_variables),
     Probe("models", hub.probe_models),

@@ -1,8 +1,8 @@
-"""An ordinary bug in the user's own code, for people: where it is and its two most likely reasons."""
+"""What `explain` adds to an error: the own line and its likely reasons, or what the installed package has."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from holdfast.core.evidence import BugKind, OrdinaryBug
+from holdfast.core.evidence import BugKind, InstalledName, OrdinaryBug
 
 # {value} is the wrong value as the error prints it, {near} a similar name that the log has.
 _REASONS: Mapping[BugKind, tuple[str, str]] = {
@@ -103,3 +103,14 @@ def bug_place(bug: OrdinaryBug) -> str:
     source = f": {bug.place.source}" if bug.place.source else ""
     inside = f" (raised inside {bug.raised_in})" if bug.raised_in else ""
     return f"{bug.place.file}{line}{source}{inside}"
+
+
+def installed_lines(found: InstalledName) -> Iterator[str]:
+    """What the installed package has of a name, and which versions are asked for."""
+    has = "has" if found.has_name else "does not have"
+    near = f"; similar names there: {', '.join(found.near)}" if found.near and not found.has_name else ""
+    yield f"{found.library} {found.version} {has} {found.name}{near}"
+    if found.gone_since:
+        yield f"a note in its files about {found.name} names version {found.gone_since}"
+    for pin in found.pins:
+        yield f"{pin.source} asks for {pin.requirement}" + ("" if pin.is_met else ", which is not what is installed")

@@ -4,6 +4,7 @@ Nothing from a log is executed or rendered as markup; it is printed as cleaned t
 """
 
 import io
+import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -22,9 +23,12 @@ from holdfast.data.magic import name_of_binary
 from holdfast.doctor.checkup import OWN_FINDINGS
 from holdfast.hazards import Hazard, find_hazard
 from holdfast.hazards.diagnose import diagnose
+from holdfast.hazards.tracebacks import owner_of
+from holdfast.hazards.version_api_rename import asked_name
 from holdfast.logs.log_file import read_log_file
 from holdfast.logs.raw_bytes import read_bytes
-from holdfast.runs.bug_wording import bug_place, bug_reasons
+from holdfast.machine.installed_names import look_up, packages_folder
+from holdfast.runs.bug_wording import bug_place, bug_reasons, installed_lines
 from holdfast.runs.cause_wording import cause_sentence, outcome_text, with_own_command
 from holdfast.runs.observation_wording import seen_text
 
@@ -63,10 +67,26 @@ def explain_log(log: Path | IO[bytes], exit_status: str = "") -> Diagnosis:
         ) from error
     diagnosis = diagnose(evidence)
     if diagnosis.slug != "unknown":
-        return diagnosis
+        return with_installed(diagnosis, evidence)
     _refuse_binary(str(log) if isinstance(log, Path) else "standard input", read.head)
     remedies = () if evidence.ended_well or diagnosis.bug else _MORE_EVIDENCE
     return replace(diagnosis, note=_about_text(evidence) or diagnosis.note, remedies=remedies)
+
+
+def with_installed(diagnosis: Diagnosis, evidence: Evidence, program: Path | None = None) -> Diagnosis:
+    """Version drift, with what the package has that the traceback names, where it is on this machine."""
+    if diagnosis.slug != "version-api-rename" or not (asked := asked_name(evidence)):
+        return diagnosis
+    paths = [frame.module for raised in evidence.exceptions for frame in raised.frames]
+    packages = packages_folder(
+        [*paths, *re.findall(r"\(([^()\s]+[/\\](?:site|dist)-packages[/\\][^()\s]+)\)", evidence.errors.joined)]
+    )
+    if packages is None:
+        return diagnosis
+    if program is None:
+        own = (Path(path).parent for path in paths if path and not owner_of(path))
+        program = next((folder for folder in own if folder.is_absolute() and folder.is_dir()), None)
+    return replace(diagnosis, installed=look_up(packages, *asked, program))
 
 
 def is_run(folder: Path) -> bool:
@@ -100,8 +120,8 @@ def explain_run(folder: Path) -> tuple[Diagnosis, str]:
             words = f"{words} But {outcome_text(outcome)}: holdfast explain {outcome.cause.slug}."
         return Diagnosis(slug="unknown", confidence="unknown", title="nothing failed", note=words), ""
     evidence = read_attempt_evidence(attempt)
-    diagnosis = diagnose(evidence)
     child = read_record(attempt, ChildInfo)
+    diagnosis = with_installed(diagnose(evidence), evidence, Path(child.cwd) if child and child.cwd else None)
     advised = with_own_command(diagnosis, child.command if child else ())
     cause = find_cause(evidence, diagnosis, read_collected(attempt))
     return advised, f"attempt {int(attempt.name)}: {cause_sentence(cause)}"
@@ -150,6 +170,9 @@ def _diagnosis_lines(diagnosis: Diagnosis) -> Iterator[str]:
         for seen in diagnosis.because[:_SHOWN_PASSAGES]:
             yield from _labelled("seen", _quoted(seen))
         hazard = find_hazard(diagnosis.slug)
+        if diagnosis.installed:
+            for line in installed_lines(diagnosis.installed):
+                yield from _labelled("here", line)
         if hazard:
             yield from _labelled("why", hazard.why)
     for remedy in diagnosis.remedies:

@@ -1,4 +1,4 @@
-"""Real failures with confirmed causes: a file of them that HOLDFAST_CORPUS names."""
+"""Real failures with confirmed causes: the files of them that HOLDFAST_CORPUS names."""
 
 import os
 import sys
@@ -13,6 +13,6 @@ from score_corpus import main
 CORPUS = os.environ.get("HOLDFAST_CORPUS")
 
 
-@pytest.mark.skipif(not CORPUS, reason="HOLDFAST_CORPUS names no file of real failures")
+@pytest.mark.skipif(not CORPUS, reason="HOLDFAST_CORPUS names no files of real failures")
 def test_causes_are_named_right_and_no_decoy_is_named(capsys):
-    assert main(Path(CORPUS)) == 0, capsys.readouterr().out
+    assert main(map(Path, CORPUS.split(os.pathsep))) == 0, capsys.readouterr().out
