@@ -53,11 +53,14 @@ def _diagnosis(runs: Runs) -> str | None:
     seen = _by_subject(runs, "diagnosis")
     if not seen:
         return None
+    aside = [line for line in seen.values() if line.subject.startswith("wild, kept aside: ")]
     bars = [
-        _percent(f"{line.subject} ({line.rounds})", line.value, is_ours=line.subject.startswith("right"))
-        for line in seen.values()
+        _percent(f"{what} ({line.rounds})", line.value, is_ours=what.startswith(("right", "cause", "covered")))
+        for line in aside
+        for what in [line.subject.partition(": ")[2]]
     ]
-    return tile(Panel("Does it name the cause?", f"{seen['right'].rounds} real failures; best case", tuple(bars)), 100)
+    about = f"{aside[0].rounds} real failures as they came, not read while hazards were written" if aside else ""
+    return tile(Panel("Does it name the cause?", about, tuple(bars)), 100) if aside else None
 
 
 def _speed(ratios: Mapping[str, float]) -> str | None:
