@@ -70,9 +70,9 @@ GROUPS = (
         "The cause that `holdfast explain` names in real failures with confirmed causes, of two files that are not "
         "part of the project: `cases` were collected hazard by hazard, `wild` as they came. Half of each file is "
         "*kept aside*: nobody reads it while hazards are written, so its figures are those to expect of unseen "
-        "failures. The hazards were written with the *seen* halves at hand. Some of `cases` were known to earlier work, "
-        "so only the half of `wild` that is kept aside is wholly unseen. A decoy is a log without a known hazard; "
-        "naming one there is a mistake.",
+        "failures. The hazards were written with the *seen* halves at hand. Some of `cases` were known to earlier "
+        "work, so only the half of `wild` that is kept aside is wholly unseen. A decoy is a log without a known "
+        "hazard; naming one there is a mistake.",
         {"diagnosis": "accuracy on real failures, decoys named, by confidence (`make corpus`)"},
     ),
     Group("speed", "Speed", "Longer bars are better.", {}),
