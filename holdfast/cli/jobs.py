@@ -269,16 +269,21 @@ def cleanup(home: Path | None, as_json: bool) -> None:
 @jobs.command("token", short_help="On the server's machine: make a token and print it.")
 @click.argument("name", default="command line")
 @click.option("--user", metavar="NAME", help="Owner of the token; default: the only user.")
-@click.option("--read-only", is_flag=True, help="The token may read everything and change nothing.")
+@click.option(
+    "--scope",
+    type=click.Choice(["read", "predict", "submit", "admin"]),
+    default="submit",
+    help="What the token may do: read; also ask models; also submit and change runs; also manage the account.",
+)
 @click.option("--days", type=click.IntRange(1, 3650), help="The token expires after this many days.")
 @click.option("--home", type=click.Path(path_type=Path), metavar="FOLDER", help="Home of the service.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-def token_(name: str, user: str | None, read_only: bool, days: int | None, home: Path | None, as_json: bool) -> None:
+def token_(name: str, user: str | None, scope: str, days: int | None, home: Path | None, as_json: bool) -> None:
     """On the server's machine: make a token and print it. It is shown only once."""
     _on_this_machine(home)
     from holdfast.service.jobs.api_tokens import make_token_for
 
-    text = make_token_for(user, name, may_write=not read_only, days=days)
+    text = make_token_for(user, name, scope=scope, days=days)
     click.echo(to_json({"token": text}) if as_json else text)
 
 

@@ -96,7 +96,7 @@ def _is_authenticated(headers: dict[bytes, bytes]) -> bool:
     try:
         if shown[b"authorization"]:
             token = find_token(shown[b"authorization"].partition(" ")[2].strip())
-            return token is not None and token.may_write
+            return token is not None and token.allows("submit")
         request = HttpRequest()
         key = parse_cookie(shown[b"cookie"]).get(settings.SESSION_COOKIE_NAME)
         request.session = import_module(settings.SESSION_ENGINE).SessionStore(key)

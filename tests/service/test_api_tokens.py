@@ -5,6 +5,8 @@ from datetime import timedelta
 
 import pytest
 from click.testing import CliRunner
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
 from django.test import Client
 from django.utils import timezone
 
@@ -63,13 +65,14 @@ def test_token_needs_a_name_and_future_expiry(ada):
 
 
 def test_revoking_a_token_revokes_what_it_created(ada):
-    _, text = make_token(ada, "parent")
+    _, text = make_token(ada, "parent", scope="admin")
     child, grandchild = text, ""
     for name, days in (("child", 5), ("grandchild", 4)):
-        made = call(child, "post", "/api/tokens", {"name": name, "days": days})
+        made = call(child, "post", "/api/tokens", {"name": name, "days": days, "scope": "admin"})
         assert made.status_code == 201, made.content
         child = grandchild = made.json()["token"]
-    assert call(text, "delete", f"/api/tokens/{find_token(text).pk}").status_code == 204
+    _, other = make_token(ada, "another", scope="admin")
+    assert call(other, "delete", f"/api/tokens/{find_token(text).pk}").status_code == 204
     assert call(grandchild, "get", "/api/me").status_code == 401
 
 
@@ -84,14 +87,14 @@ def test_token_in_text_is_redacted_by_shape(ada):
 
 
 def test_local_token_is_made_for_the_only_user(ada, django_user_model):
-    assert find_token(make_token_for(None, "laptop", may_write=False, days=3)).may_write is False
+    assert find_token(make_token_for(None, "laptop", scope="read", days=3)).scope == "read"
     django_user_model.objects.create_user("bob", password="a long enough one")
     with pytest.raises(RequestError):
-        make_token_for(None, "laptop", may_write=True, days=None)
+        make_token_for(None, "laptop", scope="submit", days=None)
     with pytest.raises(RequestError) as caught:
-        make_token_for("eve", "laptop", may_write=True, days=None)
+        make_token_for("eve", "laptop", scope="submit", days=None)
     assert "ada, bob" in caught.value.found
-    assert find_token(make_token_for("bob", "laptop", may_write=True, days=None)).owner.username == "bob"
+    assert find_token(make_token_for("bob", "laptop", scope="submit", days=None)).owner.username == "bob"
 
 
 @pytest.fixture
@@ -121,3 +124,19 @@ def test_manual_cleanup_requeues_lost_runs(ada):
 def test_a_name_that_cannot_be_kept_or_shown_is_refused(django_user_model, name):
     with pytest.raises(RequestError):
         make_token(django_user_model.objects.create_user("ada"), name)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_existing_tokens_keep_their_rights_in_the_upgrade(django_user_model):
+    executor = MigrationExecutor(connection)
+    executor.migrate([("jobs", "0001_initial")])
+    try:
+        before = executor.loader.project_state([("jobs", "0001_initial")]).apps
+        owner = django_user_model.objects.create_user("ada").pk
+        for name, may_write in (("writes", True), ("reads", False)):
+            old = {"owner_id": owner, "name": name, "prefix": name, "sha256": name, "may_write": may_write}
+            before.get_model("jobs", "ApiToken").objects.create(**old)
+    finally:
+        executor = MigrationExecutor(connection)
+        executor.migrate(executor.loader.graph.leaf_nodes())
+    assert dict(ApiToken.objects.values_list("name", "scope")) == {"writes": "admin", "reads": "read"}

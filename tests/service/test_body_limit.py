@@ -60,11 +60,11 @@ def sent_to(world, path, shown, more, sizes):
     sent = []
     session = Client()
     session.force_login(world.ada)
-    world.client("ada", may_write=False)
+    world.client("ada", scope="read")
     headers = {
         "": [],
         "token": [(b"authorization", f"Bearer {world.texts['ada']}".encode())],
-        "reading token": [(b"authorization", f"Bearer {world.texts['ada reads']}".encode())],
+        "reading token": [(b"authorization", f"Bearer {world.texts['ada read']}".encode())],
         "made-up token": [(b"authorization", b"Bearer hfk_" + b"a" * 40)],
         "session": [(b"cookie", f"a=b; sessionid={session.cookies['sessionid'].value}".encode())],
         "made-up session": [(b"cookie", b"sessionid=" + b"a" * 32)],

@@ -69,7 +69,7 @@ def test_login_says_how_long_to_wait(world):
 
 def test_a_token_is_shown_once(world, as_person):
     ada = as_person("ada")
-    answer = ada.post("/account/tokens", {"name": "script", "may": "read", "days": "30"})
+    answer = ada.post("/account/tokens", {"name": "script", "scope": "read", "days": "30"})
     assert (answer.status_code, answer.url) == (302, "/account/"), "a reload makes no second one"
     stolen = answer.cookies["holdfast_token"]
     assert (stolen["httponly"], stolen["samesite"], stolen["path"]) == (True, "Strict", "/account/")
@@ -81,7 +81,7 @@ def test_a_token_is_shown_once(world, as_person):
     eve.cookies["holdfast_token"] = stolen.value
     assert text not in eve.get("/account/").content.decode(), "it is for the person who made it"
     made = ApiToken.objects.latest("pk")
-    assert (made.owner, made.may_write, made.expires is not None) == (world.ada, False, True)
+    assert (made.owner, made.scope, made.expires is not None) == (world.ada, "read", True)
     ada.post(f"/account/tokens/{made.pk}/revoke")
     assert not ApiToken.objects.filter(pk=made.pk).exists()
     assert ada.post("/account/tokens", {"name": " "}).status_code == 400

@@ -39,11 +39,11 @@ class World:
     worker: Worker
     texts: dict[str, str] = field(default_factory=dict)  # of tokens, by name
 
-    def client(self, name, *, may_write=True):
+    def client(self, name, *, scope="admin"):
         """A client that shows a person's token."""
-        key = name if may_write else f"{name} reads"
+        key = f"{name} {scope}" if scope != "admin" else name
         if key not in self.texts:
-            _, self.texts[key] = make_token(getattr(self, name), key, may_write=may_write)
+            _, self.texts[key] = make_token(getattr(self, name), key, scope=scope)
         return Client(headers={"Authorization": f"Bearer {self.texts[key]}"})
 
 
@@ -70,7 +70,7 @@ def make_world():
     hook = make_hook(ada, "webhook", "https://example.org/hook")
     keep_secret(ada, "WANDB_API_KEY", TRACKER_KEY)
     secret = keep_secret(ada, "HF_TOKEN", HUB_TOKEN)
-    token, text = make_token(ada, "laptop")
+    token, text = make_token(ada, "laptop", scope="admin")
     return World(ada, bob, eve, root, team, dataset, job, model, hook, secret, token, worker, {"ada": text})
 
 

@@ -105,7 +105,7 @@ class WorkerAdmin(RemovableAdmin):
 class TokenAdmin(RemovableAdmin):
     """API tokens of all users, to view and revoke."""
 
-    list_display = ("name", "owner", "prefix", "may_write", "created", "expires", "used")
+    list_display = ("name", "owner", "prefix", "scope", "created", "expires", "used")
     search_fields = ("name", "owner__username")
     list_select_related = ("owner",)
     exclude = ("sha256",)

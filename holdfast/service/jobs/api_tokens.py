@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from holdfast.core.errors import RequestError
-from holdfast.service.jobs.models import ApiToken
+from holdfast.service.jobs.models import ApiToken, TokenScope
 
 _START = "hfk_"
 _ALPHABET = string.ascii_letters + string.digits
@@ -28,7 +28,7 @@ def make_token(
     owner: User,
     name: str,
     *,
-    may_write: bool = True,
+    scope: str = TokenScope.SUBMIT,
     expires: datetime | None = None,
     maker: ApiToken | None = None,  # the token that asks for it
 ) -> tuple[ApiToken, str]:
@@ -49,14 +49,14 @@ def make_token(
         name=name,
         prefix=text[:_PREFIX],
         sha256=_hash(text),
-        may_write=may_write,
+        scope=scope,
         expires=expires,
         maker=maker,
     )
     return token, text
 
 
-def make_token_for(user: str | None, name: str, *, may_write: bool, days: int | None) -> str:
+def make_token_for(user: str | None, name: str, *, scope: str, days: int | None) -> str:
     """Create a token for a user by name, or for the only user; for someone on the server itself."""
     people = User.objects.filter(is_active=True, **({"username": user} if user else {})).order_by("username")
     if len(people) != 1:
@@ -66,7 +66,7 @@ def make_token_for(user: str | None, name: str, *, may_write: bool, days: int | 
             what, found=f"users: {known or 'none yet'}", try_next=("--user NAME",) if known else ("holdfast serve",)
         )
     expires = timezone.now() + timedelta(days=days) if days else None
-    return make_token(people[0], name, may_write=may_write, expires=expires)[1]
+    return make_token(people[0], name, scope=scope, expires=expires)[1]
 
 
 def prefix_of(text: str) -> str:

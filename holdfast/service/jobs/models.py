@@ -198,6 +198,15 @@ class TrainedModel(models.Model):
         return f"{self.name} v{self.version}"
 
 
+class TokenScope(models.TextChoices):
+    """What a token may do; each scope includes those before it."""
+
+    READ = "read", "read only"
+    PREDICT = "predict", "read, and ask models"
+    SUBMIT = "submit", "submit and change runs, data and models"
+    ADMIN = "admin", "everything, also tokens, secrets and hooks"
+
+
 class ApiToken(models.Model):
     """An API token. Only its hash is stored."""
 
@@ -205,7 +214,7 @@ class ApiToken(models.Model):
     name = models.CharField(max_length=100)
     prefix = models.CharField(max_length=12, unique=True)
     sha256 = models.CharField(max_length=64)
-    may_write = models.BooleanField(default=True)
+    scope = models.CharField(max_length=10, choices=TokenScope.choices, default=TokenScope.SUBMIT)
     # The token that created this one: revoking a token also revokes what it created.
     maker = models.ForeignKey("self", null=True, blank=True, on_delete=models.CASCADE, related_name="created_tokens")
     created = models.DateTimeField(default=timezone.now)
@@ -214,6 +223,10 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+    def allows(self, scope: str) -> bool:
+        """Whether this token may do what needs a scope."""
+        return TokenScope.values.index(self.scope) >= TokenScope.values.index(scope)
 
 
 class Secret(models.Model):

@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.db.models import OuterRef, Subquery
 from django.utils import timezone
 
-from holdfast.service.jobs.models import ApiToken, Hook, HookKind, Notice
+from holdfast.service.jobs.models import ApiToken, Hook, HookKind, Notice, TokenScope
 from holdfast.service.jobs.secrets import ALLOWED_NAMES
 
 
@@ -19,7 +19,7 @@ class Token:
     pk: int
     name: str
     prefix: str
-    may_write: bool
+    scope: str
     created: datetime
     used: datetime | None
     expires: datetime | None
@@ -56,6 +56,11 @@ class AccountPage:
     problem: str = ""
     part: str = ""  # which form the problem belongs to
 
+    @property
+    def scopes(self) -> Sequence[tuple[str, str]]:
+        """What a new token may do: each value with its words."""
+        return tuple(TokenScope.choices)
+
 
 def read_account(user: User, **fresh: str) -> AccountPage:
     """Everything that a user's own page shows."""
@@ -77,7 +82,7 @@ def _token(token: ApiToken) -> Token:
         pk=token.pk,
         name=token.name,
         prefix=token.prefix,
-        may_write=token.may_write,
+        scope=token.get_scope_display(),
         created=token.created,
         used=token.used,
         expires=token.expires,

@@ -26,7 +26,7 @@ from holdfast.service.jobs.api.schemas import (
     TokensOut,
 )
 from holdfast.service.jobs.api_tokens import make_token
-from holdfast.service.jobs.models import ApiToken, Hook, Secret
+from holdfast.service.jobs.models import ApiToken, Hook, Secret, TokenScope
 from holdfast.service.jobs.notices import make_hook, send_test
 from holdfast.service.jobs.secrets import keep_secret
 
@@ -42,7 +42,7 @@ def who_am_i(request: HttpRequest) -> Any:
         "is_admin": user.is_superuser,
         "teams": list(user.groups.order_by("name").values_list("name", flat=True)),
         "token": token.name if token else None,
-        "may_write": token.may_write if token else True,
+        "scope": token.scope if token else TokenScope.ADMIN,
     }
 
 
@@ -59,7 +59,7 @@ def new_token(request: HttpRequest, payload: TokenIn) -> Any:
     expires = timezone.now() + timedelta(days=payload.days) if payload.days else None
     if asking and asking.expires and (expires is None or expires > asking.expires):
         raise Forbidden("a token cannot create a longer-lived one", found=f"it expires at {asking.expires.isoformat()}")
-    token, text = make_token(person(request), payload.name, may_write=payload.may_write, expires=expires, maker=asking)
+    token, text = make_token(person(request), payload.name, scope=payload.scope, expires=expires, maker=asking)
     return Status(201, {**_token(token), "token": text})
 
 
@@ -125,7 +125,7 @@ def _deleted(rows: "QuerySet[Any]", words: str) -> Status[None]:
 
 
 def _token(token: ApiToken) -> dict[str, Any]:
-    return _same(token, "name", "prefix", "may_write", "created", "expires", "used")
+    return _same(token, "name", "prefix", "scope", "created", "expires", "used")
 
 
 def _secret(secret: Secret) -> dict[str, Any]:

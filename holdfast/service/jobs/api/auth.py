@@ -11,9 +11,10 @@ from ninja.utils import check_csrf
 from holdfast.service.jobs import limits
 from holdfast.service.jobs.api.api_errors import Forbidden
 from holdfast.service.jobs.api_tokens import find_token, prefix_of
-from holdfast.service.jobs.models import ApiToken
+from holdfast.service.jobs.models import ApiToken, TokenScope
 
 _READS = ("GET", "HEAD", "OPTIONS")
+_OF_ACCOUNT = ("/api/tokens", "/api/secrets", "/api/hooks")
 
 
 class TokenAuth(HttpBearer):
@@ -29,10 +30,23 @@ class TokenAuth(HttpBearer):
         if found is None:
             limits.count_wrong_token(prefix, address)
             raise AuthenticationError
-        if not found.may_write and request.method not in _READS:
-            raise Forbidden("this token is read only", found=f"{found.name} ({found.prefix}…)")
+        if not found.allows(needed := scope_of(str(request.method), request.path)):
+            raise Forbidden(
+                "this token may not do that",
+                found=f"{found.name} ({found.prefix}…) has the scope {found.scope}; this needs {needed}",
+                try_next=("create a token with that scope on your account page",),
+            )
         request.user = found.owner
         return found
+
+
+def scope_of(method: str, path: str) -> str:
+    """The scope that a request needs."""
+    if method in _READS:
+        return TokenScope.READ
+    if path.startswith(_OF_ACCOUNT):
+        return TokenScope.ADMIN
+    return TokenScope.PREDICT if path.endswith("/predict") else TokenScope.SUBMIT
 
 
 class SessionAuth(APIKeyCookie):

@@ -88,7 +88,7 @@ class TokenIn(Payload):
     """A token to create."""
 
     name: Text
-    may_write: bool = True
+    scope: Literal["read", "predict", "submit", "admin"] = "submit"
     days: Annotated[int | None, Field(ge=1, le=3650)] = None
 
 
@@ -289,7 +289,7 @@ class TokenOut(Schema):
     id: int
     name: str
     prefix: str
-    may_write: bool
+    scope: str
     created: datetime
     expires: datetime | None
     used: datetime | None
@@ -357,4 +357,4 @@ class MeOut(Schema):
     is_admin: bool
     teams: list[str]
     token: str | None
-    may_write: bool
+    scope: str

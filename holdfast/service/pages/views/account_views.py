@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from holdfast.core.errors import HoldfastError
 from holdfast.service.jobs import api_tokens, notices, secrets
-from holdfast.service.jobs.models import ApiToken, Hook, Secret
+from holdfast.service.jobs.models import ApiToken, Hook, Secret, TokenScope
 from holdfast.service.jobs.shown_errors import error_line
 from holdfast.service.pages.account_page import read_account
 
@@ -48,11 +48,10 @@ def make_token(request: HttpRequest) -> HttpResponse:
     """Create a token; the page shows it once."""
     days = request.POST.get("days", "")
     expires = timezone.now() + timedelta(days=int(days)) if days in ("30", "90", "365") else None
-    may_write = request.POST.get("may") != "read"
+    scope = request.POST.get("scope", "")
+    scope = scope if scope in TokenScope.values else TokenScope.READ
     try:
-        _, text = api_tokens.make_token(
-            _me(request), request.POST.get("name", ""), may_write=may_write, expires=expires
-        )
+        _, text = api_tokens.make_token(_me(request), request.POST.get("name", ""), scope=scope, expires=expires)
     except HoldfastError as error:
         return _page(request, problem=error_line(error), part="tokens")
     return _shown_once(request, "fresh_token", text)
