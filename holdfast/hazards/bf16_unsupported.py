@@ -30,6 +30,7 @@ HAZARD = Hazard(
             r"Your setup doesn't support bf16|bf16[^\n]{0,40}(?:requires?|need)[^\n]{0,40}(?:Ampere|compute capability)",
             unless=(ON_MPS, seen("log", r"\+cpu\b|not compiled with CUDA")),
         ),
+        suggests("error", r"\"(?!_amp)\w+\" not implemented for 'BFloat16'", unless=(ON_MPS,)),
     ),
     remedies=(
         Remedy("train in float32", change={"precision": "fp32"}, cost="twice the memory, slower"),
@@ -47,6 +48,7 @@ HAZARD = Hazard(
     ),
     over=("torch-cpu-build",),
     matches=(
+        "RuntimeError: \"triu_tril_cuda_template\" not implemented for 'BFloat16'",
         "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your Tesla T4 GPU has compute capability 7.5.",
         "RuntimeError: Current CUDA Device does not support bfloat16. Please switch dtype to float16.",
         "ValueError: Your setup doesn't support bf16/gpu. You need to assign use_cpu if you want to train the model on CPU.",

@@ -51,6 +51,9 @@ HAZARD = Hazard(
         suggests(
             "error", r"(?i)dataset (?:should|must) (?:have|contain|be in)[^\n]{0,80}(?:columns?|fields?|keys?|format)"
         ),
+        suggests(
+            "error", r"need to (?:specify|provide|pass)[^\n]{0,40}(?:dataset_text_field|formatting_func|text_column)"
+        ),
         judged("suggests", _reader_misses_key),
     ),
     remedies=(
@@ -68,6 +71,7 @@ HAZARD = Hazard(
         "huggingface/autotrain-advanced#482",
     ),
     matches=(
+        "ValueError: You need to specify either `dataset_text_field` or `formatting_func`",
         "ValueError: Column to remove ['idx'] not in the dataset. Current columns in the dataset: ['body', 'topic']",
         "ValueError: The data does not contain the column 'label'",
         "KeyError: \"None of [Index(['abstract'], dtype='object')] are in the [columns]\"",

@@ -38,6 +38,10 @@ HAZARD = Hazard(
         ),
         suggests(
             "error",
+            r"Instruction \"[^\"]+\" corresponds to no data|Unknown split \"|Couldn't find any data file|[Nn]o data files? (?:were )?found",
+        ),
+        suggests(
+            "error",
             r"ZeroDivisionError: (?:integer |float )?(?:division|modulo)",
             also=(seen("log", r"/ ?(?:\(?len\(|num_batches|n_batches|steps_per_epoch|total_samples|num_samples)"),),
         ),
@@ -62,6 +66,7 @@ HAZARD = Hazard(
         "sicara/easy-few-shot-learning#162",
     ),
     matches=(
+        "ValueError: Unknown split \"dev\". Should be one of ['train', 'test'].",
         '  File "/venv/lib/python3.11/site-packages/torch/utils/data/sampler.py", line 165, in __init__\n    raise ValueError(\n'
         "ValueError: num_samples should be a positive integer value, but got num_samples=0",
         "FileNotFoundError: Found no valid file for the classes cat, dog. Supported extensions are: .jpg, .jpeg, .png\nRuntimeError: Found 0 files in subfolders of: data/train",

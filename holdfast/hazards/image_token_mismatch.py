@@ -16,7 +16,10 @@ HAZARD = Hazard(
     title="the image placeholders in the text do not fit the images",
     kind="error",
     signs=(
-        proves("error", rf"(?i)\b{_MEDIA} features and {_MEDIA} tokens do(?:es)? not match"),
+        proves(
+            "error",
+            rf"(?i)\b{_MEDIA} features and {_MEDIA} tokens do(?:es)? not match|number of {_MEDIA} tokens is \d+ while the number of {_MEDIA}",
+        ),
         proves(
             "error",
             rf"(?i)(?:number|num|amount|count) of {_MEDIA}[_ ]?(?:tokens?|placeholders?|features)?\b[^\n]{{0,80}}(?:does(?:n't| not) match|do not match|not equal|mismatch|must (?:match|be equal)|!=|is not consistent|should be equal)",

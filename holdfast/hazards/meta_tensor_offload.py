@@ -17,7 +17,7 @@ HAZARD = Hazard(
     signs=(
         proves(
             "log",
-            r"Cannot copy out of meta tensor; no data|is on the meta device, we need a `value`|Tensor on device meta is not on the expected device",
+            r"Cannot copy out of meta tensor; no data|cannot be called on meta tensors|is on the meta device, we need a `value`|Tensor on device meta is not on the expected device",
         ),
         proves(
             "error",

@@ -42,6 +42,8 @@ HAZARD = Hazard(
             "error",
             r"Conversation roles must alternate|[Ss]ystem role (?:is )?not supported|Only user(?:, system)? and assistant roles are supported",
         ),
+        # The template reads a field that the messages do not have, or refuses their order.
+        suggests("error", r"jinja2\.exceptions\.(?:Undefined|Template|Runtime)\w*Error"),
         judged("suggests", _nothing_to_learn),
         suggests("log", r"(?i)the chat template [^\n]{0,60}(?:does not|doesn't) (?:match|support|contain)"),
     ),
@@ -63,6 +65,7 @@ HAZARD = Hazard(
         "axolotl-ai-cloud/axolotl#2089",
     ),
     matches=(
+        "jinja2.exceptions.UndefinedError: 'dict object' has no attribute 'content'",
         "{'loss': 0.0, 'grad_norm': 0.0, 'epoch': 0.1}\n{'loss': 0.0, 'grad_norm': 0.0, 'epoch': 0.2}\n{'loss': 0.0, 'grad_norm': 0.0, 'epoch': 0.3}",
         Case(
             "WARNING: tokenization mismatch: 88 vs. 85. (ignored)\n{'loss': 0.0, 'learning_rate': 2e-05, 'epoch': 0.1}",

@@ -23,6 +23,10 @@ HAZARD = Hazard(
             "error",
             r"(?i)(?:comet|neptune|swanlab|clearml|mlflow|aim|dvclive)\w*[^\n]{0,80}(?:api[ _]?(?:key|token)|credentials)[^\n]{0,60}(?:not|missing|invalid|required|set)",
         ),
+        suggests(
+            "error",
+            r"wandb\.errors\.CommError|W&B API: [^\n]*(?:not logged in|permission)|mlflow\.exceptions\.\w+: [^\n]*(?:401|403|credential)",
+        ),
         suggests("log", r"wandb: (?:Enter your choice|Paste an API key|You can find your API key)", also=(HUNG,)),
     ),
     remedies=(
@@ -41,6 +45,7 @@ HAZARD = Hazard(
         "hiyouga/LlamaFactory#1372",
     ),
     matches=(
+        "wandb.errors.CommError: It appears that you do not have permission to access the requested resource",
         "wandb: ERROR api_key not configured (no-tty). call wandb.login(key=[your_api_key])\nwandb.errors.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])",
         "ValueError: Comet.ml requires an API key. Please provide as the first argument to Experiment(api_key) or as an environment variable named COMET_API_KEY; it is not set",
         Case(

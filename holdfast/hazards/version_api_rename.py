@@ -56,6 +56,8 @@ _LIBRARY_CLASS = (
     rf"|Adam\w?|SGD|RMSprop|\w+LR|ReduceLROnPlateau|CosineAnnealingWarmRestarts|GradScaler|autocast|FullyShardedDataParallel|DeepSpeedEngine|Upsample|GELU|LayerNorm|MultiheadAttention|ConvTranspose2d"
     rf"|Version|DataFrame|Series|FreeTypeFont|OneHotEncoder|Client|DiffusionPipeline|\w+Scheduler|UNet2DConditionModel)"
 )
+# The forward of a whole model gets the data's columns; that of a part is called by library code only.
+_INNER = r"Attention|Layer|Block|MLP|Embedding"
 _LIBRARY_FUNCTION = (
     r"(?:dispatch_model|unwrap_model|hf_hub_download|snapshot_download|from_pretrained|save_pretrained|get_peft_model|prepare_model_for_\w+|load_dataset"
     r"|scaled_dot_product_attention|flash_attn_\w+|apply_chat_template|load_checkpoint_and_dispatch|clip_grad_norm_|_register_\w+|on_\w+_(?:begin|end))"
@@ -139,7 +141,7 @@ def _library_was_asked(evidence: Evidence) -> Passage | None:
         owner = asked["owner"] or _called_before(evidence, passage.line)
         if re.fullmatch(_LIBRARY_FUNCTION, asked["function"]):
             return passage
-        if re.fullmatch(_LIBRARY_CLASS, owner) and asked["function"] != "forward":  # forward gets a data set's columns
+        if re.fullmatch(_LIBRARY_CLASS, owner) and (asked["function"] != "forward" or re.search(_INNER, owner)):
             return passage
     has_place = {raised.line for raised in evidence.exceptions if raised.frames}
     for asked, passage in _places(evidence, _LACKS):
@@ -275,6 +277,11 @@ HAZARD = Hazard(
             "log",
             r"^(?!.*[Ww]arning)[^\n]*\b(?:module 'numpy' has no attribute|cannot import name '\w+' from '(?:transformers|trl|peft|torch\w*|huggingface_hub|datasets)[\w.]*')",
         ),
+        # A model type that this transformers does not know.
+        suggests(
+            "error",
+            r"^KeyError: '(?:qwen|llama|mistral|mixtral|gemma|phi|chatglm|baichuan|internlm|deepseek|falcon|starcoder|stablelm|mpt|yi)[\w-]*'$",
+        ),
     ),
     remedies=(
         Remedy(
@@ -302,6 +309,8 @@ HAZARD = Hazard(
         "huggingface/transformers#44861",
     ),
     matches=(
+        "KeyError: 'qwen9'",
+        "TypeError: LlamaAttention.forward() got an unexpected keyword argument 'padding_mask'",
         "AttributeError: can't set attribute",
         "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'",
         "TypeError: __init__() got an unexpected keyword argument 'evaluation_strategy'",

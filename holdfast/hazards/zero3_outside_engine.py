@@ -15,13 +15,15 @@ HAZARD = Hazard(
     title="partitioned weights were used outside their engine",
     kind="error",
     signs=(
-        proves("error", r"'weight' must be 2-D"),
+        proves("error", r"'weight' must be 2-D|weight should have at least three dimensions"),
         proves(
             "error",
             r"object has no attribute 'ds_(?:id|tensor|shape|status|numel|summary)'|ZeroParamStatus\.(?:NOT_AVAILABLE|INFLIGHT)|still have inflight params|InflightParamRegistry",
         ),
         suggests(
-            "error", r"torch\.Size\(\[0\]\)", also=(seen("log", r"(?i)deepspeed|zero[-_ ]?3|fsdp|fully_?sharded"),)
+            "error",
+            r"torch\.Size\(\[0\]\)|size of tensor [ab] \(0\) must match",
+            also=(seen("log", r"(?i)deepspeed|zero[-_ ]?3|fsdp|fully_?sharded"),),
         ),
     ),
     remedies=(
