@@ -3,7 +3,7 @@
 What you see: "Image features and image tokens do not match: tokens: 14650, features 17152".
 Why: the text was cut to the maximum length in the middle of an image's placeholders, an example has an image without a
 placeholder or the reverse, or the processor that counted them is of another version than the model.
-What we do: check the examples before training; give the text enough room or make the images smaller.
+What we do: quote both numbers. Give the text enough room, or make the images smaller.
 """
 
 from holdfast.core.plan import Remedy

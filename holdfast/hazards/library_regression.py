@@ -28,8 +28,9 @@ _EMPTY = (
 def _undefined_in_a_library(evidence: Evidence) -> Passage | None:
     """A name that a library's own code does not define."""
     for raised, passage in exceptions(evidence, "NameError", "UnboundLocalError"):
-        if raised_by(raised) not in (None, "", PYTHON, REMOTE):
-            return passage
+        owner = raised_by(raised)
+        if owner not in (None, "", PYTHON, REMOTE):
+            return Passage(passage.source, passage.line, f"{passage.text}  [raised inside {owner}]")
     return None
 
 
@@ -38,8 +39,9 @@ def _empty_in_a_trainer(evidence: Evidence) -> Passage | None:
     for raised, passage in exceptions(evidence, "AttributeError", "TypeError"):
         own = own_frame(raised)
         is_deep = len(raised.frames) < 2 or not own or own[0] not in raised.frames[:2]
-        if raised_by(raised) in _TRAINERS and is_deep and any(raised.message.startswith(start) for start in _EMPTY):
-            return passage
+        owner = raised_by(raised)
+        if owner in _TRAINERS and is_deep and raised.message.startswith(_EMPTY):
+            return Passage(passage.source, passage.line, f"{passage.text}  [raised inside {owner}]")
     return None
 
 

@@ -5,7 +5,7 @@ but it was not found in your environment".
 Why: the package was never installed, was installed into another environment than the one that runs, is an optional
 dependency, or its wheel leaves out a folder. The name to install can differ from the name to import (cv2 is
 opencv-python).
-What we do: name the module and the interpreter that looked for it.
+What we do: name the module; `holdfast doctor` shows which interpreter runs and what it has.
 """
 
 from holdfast.core.evidence import Evidence, Passage

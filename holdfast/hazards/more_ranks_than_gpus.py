@@ -3,7 +3,7 @@
 What you see: "CUDA error: invalid device ordinal", mostly from all ranks but the first.
 Why: the launcher starts more processes than there are visible GPUs, CUDA_VISIBLE_DEVICES hides some of them, or the
 program has a fixed device number from another machine.
-What we do: name the number of GPUs that are visible. Start that many processes.
+What we do: say so. Start one process for each visible GPU.
 """
 
 from holdfast.core.plan import Remedy

@@ -5,7 +5,7 @@ different Python", a SyntaxError inside an installed package, or "unsupported op
 'NoneType'".
 Why: wheels exist only for some Python versions and processors, so pip sees none of the wanted release. A package that
 was installed regardless uses syntax or names that this Python does not have.
-What we do: say which Python the program runs with. A new environment with a fitting one is the fix.
+What we do: name the package. A new environment with a Python that it supports is the fix.
 """
 
 import re

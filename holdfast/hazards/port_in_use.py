@@ -4,7 +4,7 @@ What you see: "The server socket has failed to listen on any local network addre
 use", "Only one usage of each socket address is normally permitted".
 Why: a second run on the same machine uses the same rendezvous port (29500 by default), or a process of an earlier run
 still holds it.
-What we do: start again with a free port; `holdfast run` chooses one for each run.
+What we do: say so. With `--nodes`, Holdfast chooses a free port itself; other launchers need to be given one.
 """
 
 from holdfast.core.plan import Remedy

@@ -5,7 +5,7 @@ What you see: nothing after "Initializing process group"; "The client socket has
 Why: the first process waits until all announced ranks have connected. Some were never started, or they have another
 address, port or number of ranks, often from variables that an earlier job left in the shell, or a firewall is between
 them.
-What we do: check that the variables agree before the start. `holdfast run --nodes` sets them itself.
+What we do: name the variable or the address. `holdfast run --nodes` sets them itself.
 """
 
 from holdfast.core.plan import Remedy

@@ -4,7 +4,7 @@ What you see: "'DistributedDataParallel' object has no attribute 'config'", on s
 has no attribute 'module'", on one.
 Why: DataParallel, DDP, DeepSpeed and torch.compile wrap the model in an object of their own, which passes on `forward`
 but not the model's other attributes.
-What we do: run on one device as long as that is possible; the code should unwrap the model.
+What we do: name the wrapper. The code should unwrap the model first.
 """
 
 from holdfast.core.plan import Remedy
