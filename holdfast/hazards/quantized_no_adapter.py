@@ -4,7 +4,7 @@ What you see: "You cannot perform fine-tuning on purely quantized models. Please
 quantization method do not support training".
 Why: 4-bit and 8-bit weights cannot be trained themselves; only LoRA or another adapter on top of them can. The adapter
 was never added, was merged again, or belongs to a library that the trainer does not recognize.
-What we do: `holdfast train` adds the adapter itself.
+What we do: say so. A LoRA adapter has to be added before the trainer is made.
 """
 
 from holdfast.core.plan import Remedy
