@@ -85,7 +85,10 @@ def _suspect(hazard: Hazard, evidence: Evidence, in_error: Container[int]) -> _S
     weight = max(_WEIGHT[strength] for strength, _ in found)
     strongest = [seen for strength, seen in found if _WEIGHT[strength] == weight]
     strongest.sort(key=lambda seen: (_line(seen) not in in_error, _line(seen)))
-    return _Suspect(hazard, weight, tuple(dict.fromkeys(strongest)), _line(strongest[0]) in in_error)
+    once: dict[Seen | int, Seen] = {}  # a line that several signs match is told once, as the first of them tells it
+    for seen in strongest:
+        once.setdefault(seen.line if isinstance(seen, Passage) and seen.line else seen, seen)
+    return _Suspect(hazard, weight, tuple(once.values()), _line(strongest[0]) in in_error)
 
 
 def _line(seen: Seen) -> int:
