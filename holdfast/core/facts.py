@@ -262,7 +262,13 @@ def meets(version: str, specifier: str) -> bool:
     installed = release(version)
     for operator, wanted in re.findall(r"(===?|!=|~=|<=|>=|<|>)\s*([\w.*+!-]+)", specifier):
         bound = release(wanted.removesuffix(".*"))
-        same = installed[: len(bound)] == bound if wanted.endswith(".*") else installed == bound
+        prefix = wanted.removesuffix(".*").split(".")  # "5.0.*" is every 5.0, and no other 5
+        padded = (*installed, *(0 for _ in prefix))[: len(prefix)]
+        same = (
+            padded == tuple(map(int, prefix))
+            if wanted.endswith(".*") and all(map(str.isdigit, prefix))
+            else installed == bound
+        )
         at_least = installed >= bound
         if not bound:
             continue

@@ -73,6 +73,8 @@ def test_unmet_requirement_is_reported_before_the_run(packages):
         ("3.0", "~=2.8", False),
         ("2.8.9", "~=2.8.1", True),
         ("1.0", "!=1.0", False),
+        ("5.9.1", "!=5.0.*,>=4.12", True),
+        ("5.0.3", "!=5.0.*", False),
         ("1.0", "", True),
     ],
 )
