@@ -19,7 +19,7 @@ def write_artifact(folder: Path, name: str, value: object) -> Path:
     target, draft = folder / name, folder / f".{name}.{os.getpid()}-{threading.get_ident()}.draft"
     try:
         with draft.open("w", encoding="utf-8") as file:
-            json.dump(to_plain(value), file, indent=2, sort_keys=True, allow_nan=False)
+            json.dump(to_plain(value), file, indent=2, allow_nan=False)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(target)

@@ -181,6 +181,22 @@ def test_long_texts_are_read_in_windows_by_themselves(bert, tmp_path):
     assert len(lengths) > read_record(run, DatasetFacts).splits["train"]
 
 
+def test_class_weights_follow_the_numbers_of_the_labels(bert, tmp_path):
+    def make(draws: random.Random, at: int) -> dict[str, object]:
+        return {"text": words(draws), "label": "10" if at % 6 == 0 else "2" if at % 2 else "1"}
+
+    run = new_run(
+        tmp_path, data=str(rows(tmp_path / "a.jsonl", make, 120)), model=bert, class_weights="balanced", task="classify"
+    )
+    started(run)
+    labels = require_manifest(run / "prepared").labels
+    assert labels == ("1", "2", "10")
+    counts = read_record(run, DatasetFacts).labels
+    weights = read_record(run, RunPlan).settings.options["class_weights"]
+    assert sorted(zip(weights, labels, strict=True))[-1][1] == "10"  # the rarest
+    assert [round(weight * counts[label], 2) for weight, label in zip(weights, labels, strict=True)] == [40.0] * 3
+
+
 def test_a_begun_run_keeps_learning_and_needs_no_data(bert, tmp_path):
     data = labeled(tmp_path / "a.jsonl")
     run = new_run(tmp_path, data=str(data), model=bert)
