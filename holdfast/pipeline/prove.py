@@ -154,10 +154,10 @@ class _Proving:
         if known and known.candidates:
             self._tell(RecalledProof(words=known.words, at=known.time))
         longest = self._prove_longest() if scope.longest else None
-        if scope.candidates:
+        if scope.candidates and self._has_time_for("candidates"):
             self._prove_candidates(offered[: scope.candidates], has_longest=longest is not None)
         first_steps = None
-        if scope.first_steps and self._work.steps >= 3 * FEWEST_STEPS:
+        if scope.first_steps and self._work.steps >= 3 * FEWEST_STEPS and self._has_time_for("first_steps"):
             first_steps = self._prove_first_steps()
         return self._proof("done", scope, known, seconds, longest=longest, first_steps=first_steps)
 
@@ -229,7 +229,7 @@ class _Proving:
 
     @property
     def _left_seconds(self) -> float:
-        return max(1.0, self._limit_seconds - (time.monotonic() - self._begun))
+        return max(0.0, self._limit_seconds - (time.monotonic() - self._begun))
 
     @property
     def _processes(self) -> int:
@@ -255,6 +255,13 @@ class _Proving:
         else:
             self._tell(SkippedProof(reason=proof.reason, run_seconds=seconds, budget_seconds=proof.budget_seconds))
         return proof
+
+    def _has_time_for(self, part: ProofPart) -> bool:
+        """Whether the limit is not reached yet; the part is noted as not proven otherwise."""
+        if self._left_seconds > 0:
+            return True
+        self._cut(part)
+        return False
 
     def _cut(self, part: ProofPart) -> None:
         """A part that would take longer than the proof may."""

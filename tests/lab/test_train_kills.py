@@ -14,7 +14,11 @@ from holdfast.core.artifacts import read_artifact
 from holdfast.core.events import StageStarted, StepDone
 from holdfast.core.records import Proof, ResumeCheck, read_record
 from holdfast.core.runfolder import CHILD, EVENTS, attempt_folder
+from holdfast.core.setting_values import make_request
+from holdfast.pipeline import prove
+from holdfast.runs.new_train import start_train
 from holdfast.runs.state import read_state
+from holdfast.runs.train_run import plan_train
 from holdfast.supervisor.outcome import newest_beat
 from tests.lab.trained import Process, finish, has_event, make_world, start, steps_done, train, wait_until, weights
 
@@ -152,3 +156,25 @@ def test_the_proof_kills_resumes_and_changes_nothing(world, tmp_path):
     assert proof.longest.examples >= 2
     assert len(proof.candidates) >= 2
     assert read_record(run, ResumeCheck).is_exact
+
+
+def test_a_proof_over_its_limit_is_cut_off(world, tmp_path, monkeypatch):
+    """No plan can know how long a model takes here, so a proof that would never end is ended."""
+    for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    monkeypatch.setattr(prove, "most_seconds", lambda seconds: 0.5)
+    run = start_train(
+        make_request(
+            {
+                "data": str(world / "texts.csv"),
+                "model": str(world / "model"),
+                "epochs": 1000,
+                "out": str(tmp_path / "run"),
+                "device": "cpu",
+            }
+        )
+    )
+    plan_train(run, on_event=lambda event: None)
+    proof = read_record(run, Proof)
+    assert (proof.state, proof.not_proven, proof.longest) == ("done", ("longest", "first_steps"), None)
+    assert not [one for one in psutil.process_iter(["cmdline"]) if str(run) in " ".join(one.info["cmdline"] or ())]
