@@ -98,6 +98,9 @@ class WaitTarget(StrEnum):
     SOCKET = "socket"  # the kernel's name of it
 
 
+APPLE_GPU = "Apple GPU"  # the `Wait.name` of a device that has no path
+
+
 class Wait(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one thread waits for."""
 
@@ -193,6 +196,10 @@ GivenUpReason = Literal[
 ]
 
 
+Unseen = Literal["threads", "waits", "wait_targets_without_stacks", "exits", "descendants"]
+Question = Literal["process_exits", "disks", "waits"]
+
+
 class GivenUp(Observation, frozen=True, kw_only=True):
     """Why the hang rule ended the attempt."""
 
@@ -209,6 +216,19 @@ class LastPhase(Observation, frozen=True, kw_only=True):
     phase: str
     step: int = 0
     steps: int = 0
+
+
+class Blindness(Observation, frozen=True, kw_only=True):
+    """What the watcher of this system cannot see; a hang there is noticed later."""
+
+    system: Literal["macos", "portable"]
+    unseen: tuple[Unseen, ...]
+
+
+class Asked(Observation, frozen=True, kw_only=True):
+    """Which questions could be asked of this attempt on this system; only these can be ruled out."""
+
+    questions: tuple[Question, ...]
 
 
 # Single processes.
@@ -444,7 +464,8 @@ class UnknownObservation(Observation, frozen=True, kw_only=True):
 
 AnyObservation = (
     ExitStatus | TreeVerdict | GivenUp | LastPhase | ProcessView | MutexWait | ProcessExit | FailedExits
-    | KilledExternally | OwnCode | ProgramExit | RankStack | OomKill | OomKillerOff | NoOomKill | KernelKill
+    | Blindness | Asked | KilledExternally | OwnCode | ProgramExit | RankStack
+    | OomKill | OomKillerOff | NoOomKill | KernelKill
     | JetsamKill | MemoryUse | DiskSpace | NonFiniteNumbers | UnusableCheckpoint | UnsavedCheckpoint | FailedProbe
     | UnknownObservation
 )  # fmt: skip

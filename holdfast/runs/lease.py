@@ -36,7 +36,8 @@ from holdfast.core.runfolder import LEASES, NOTICE
 from holdfast.runs.process_identity import describe_process
 from holdfast.runs.stop_signals import exit_code_of
 from holdfast.supervisor.clocks import read_clocks
-from holdfast.supervisor.members import Identity, boot_id, find_member, start_ticks_of
+from holdfast.supervisor.members import boot_id, find_member, start_ticks_of
+from holdfast.supervisor.processes import Identity
 
 HELD_BY_OTHER = 75  # exit code of a supervisor that was refused; sysexits calls it "try again later"
 

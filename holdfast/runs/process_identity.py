@@ -9,7 +9,8 @@ from typing import Any
 
 from holdfast.core.runfolder import CHILD
 from holdfast.supervisor.ending import send
-from holdfast.supervisor.members import Identity, boot_id, find_member, find_members, read_root, start_ticks_of
+from holdfast.supervisor.members import boot_id, find_member, find_members, read_root, start_ticks_of
+from holdfast.supervisor.processes import Identity
 
 
 def describe_process(pid: int) -> dict[str, Any]:

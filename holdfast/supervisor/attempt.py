@@ -54,7 +54,7 @@ from holdfast.supervisor.child_exits import ChildExit, rank_exit_code
 from holdfast.supervisor.collect import Ending, collect, read_attempt_evidence
 from holdfast.supervisor.disk_check import FullDisk
 from holdfast.supervisor.ending import end_tree, send
-from holdfast.supervisor.members import Member, find_members
+from holdfast.supervisor.members import find_members
 from holdfast.supervisor.memory_proof import MemoryMark
 from holdfast.supervisor.outcome import (
     EXTERNAL,
@@ -66,6 +66,7 @@ from holdfast.supervisor.outcome import (
     newest_beat,
     was_killed_externally,
 )
+from holdfast.supervisor.processes import Member
 
 # Continue; end, because it failed elsewhere; collect evidence first, because it hangs somewhere.
 CallOff = Literal["", "end", "look"]

@@ -1,7 +1,7 @@
 """Watches one attempt: takes samples, judges them, and says when it hangs.
 
-Reads: /proc and the attempt's heartbeat pages. Leaves nothing: the caller writes down what it wants. One `AttemptWatch`
-is for one attempt; nothing it has learned outlives it.
+Reads: the processes and the attempt's heartbeat pages. Leaves nothing: the caller writes down what it wants. One
+`AttemptWatch` is for one attempt; nothing it has learned outlives it.
 
 The engine keeps one page, `beat`; a command has one page for each of its Python processes in `beats/`. A launcher and
 data-loader workers have pages too, but never a step.
@@ -26,9 +26,8 @@ from holdfast.supervisor.clocks import Clocks, read_clocks, slept_seconds
 from holdfast.supervisor.hang import Ruling, Silence, SilenceClock, rule
 from holdfast.supervisor.liveness import DiskActivity, GpuActivity, StackMotions, waits_for_server
 from holdfast.supervisor.members import find_members
-from holdfast.supervisor.processes import ProcessSample, TreeReader, TreeSample, read_command_line, read_variable
+from holdfast.supervisor.processes import Identity, ProcessSample, TreeReader, TreeSample, this_system
 from holdfast.supervisor.verdict import judge_ranks, judge_window, measure_use
-from holdfast.supervisor.waits import read_waits
 
 # Long enough that a healthy program moves in it (optimizer, data loader and logger all take turns), short enough that a
 # deadlock is reported within about five seconds.
@@ -109,7 +108,7 @@ class BeatPages:
     def rank_of(self, pid: int) -> int | None:
         """The rank of a process under torchrun and the like; None without one."""
         if pid not in self._ranks:
-            rank = read_variable(pid, "RANK") or ""
+            rank = this_system().variable(pid, "RANK") or ""
             self._ranks[pid] = int(rank) if rank.isdigit() else None
         return self._ranks[pid]
 
@@ -138,7 +137,8 @@ class AttemptWatch:
         self._is_detailed = True
         self._read_clocks, self._clocks = clocks, clocks()
         self._reader, self._beats = TreeReader(root_pid), BeatPages(attempt, root_pid)
-        self._motions = StackMotions(attempt)
+        self._motions, self._waits = StackMotions(attempt), this_system().wait_reader(attempt)
+        self._known: frozenset[Identity] = frozenset()  # the processes that were there when progress was last seen
         self._samples: deque[TreeSample] = deque()
         self._position = BeatPosition()
         self._clock = SilenceClock(self._clocks.monotonic_seconds)
@@ -172,8 +172,13 @@ class AttemptWatch:
     def _wake(self, now: float) -> None:
         """Start over after the machine slept."""
         self._samples.clear()
-        self._motions.forget()
+        self._forget()
         self._clock.note_sleep(now)
+
+    def _forget(self) -> None:
+        """What stacks have shown is of the past."""
+        self._motions.forget()
+        self._waits.forget()
 
     def _keep(self, tree: TreeSample) -> None:
         self._samples.append(tree)
@@ -192,7 +197,8 @@ class AttemptWatch:
             if before.has_beats and before.phase != "step":
                 self.budgets.note_phase(before.phase, now - self._phase_since)
             self._phase_since = now
-        self._motions.forget()
+        self._forget()
+        self._known = frozenset(process.identity for process in self._samples[-1].processes)
         self._clock.note_progress(now)
         return True
 
@@ -217,7 +223,9 @@ class AttemptWatch:
         if has_progress or not is_whole or len(self._samples) < 2:
             return TreeVerdict(verdict=Verdict.MOVING, state="progressing" if has_progress else "starting")
         if measure_use(first, last).is_quiet:
-            self._samples[-1] = read_waits(last)
+            self._samples[-1] = last = self._waits.read(last)
+        else:
+            self._waits.forget()
         verdict = judge_window(tuple(self._samples), self.exits.seen, position.training_pids)
         if verdict.verdict not in (Verdict.MOVING, Verdict.STARVED) and _has_debugger(last):
             return TreeVerdict(verdict=Verdict.DEBUGGED, has_inner_debugger=True)
@@ -246,8 +254,7 @@ class AttemptWatch:
         )
         ruling = rule(silence, self.budgets)
         if ruling.wants_stacks:
-            since = now - self._clock.silent_seconds(now)
-            self._motions.sample(self._samples[0], tree, self._position.training_pids, since)
+            self._motions.sample(self._samples[0], tree, self._position.training_pids, self._known)
         return ruling
 
     def _set_pace(self, verdict: TreeVerdict, ruling: Ruling, cost_seconds: float) -> None:
@@ -264,7 +271,7 @@ class AttemptWatch:
         if ruling.is_hung and verdict.verdict is Verdict.STARVED:  # it got its time, and spun in it
             verdict = replace(verdict, verdict=Verdict.MOVING)
         if ruling.is_hung and len(position.training_pids) > 1:
-            ranks = judge_ranks(self._samples[0], read_waits(tree), position.training_pids)
+            ranks = judge_ranks(self._samples[0], self._waits.read(tree), position.training_pids)
             ranks = tuple(replace(one, rank=self._beats.rank_of(one.pid)) for one in ranks)
             verdict = replace(verdict, ranks=ranks)
         return AttemptSample(
@@ -290,14 +297,14 @@ def _is_held(process: ProcessSample) -> bool:
 
 def _has_debugger(tree: TreeSample) -> bool:
     """True for debuggers that work from inside, over the network."""
-    lines = (read_command_line(process.pid) for process in tree.processes)
+    lines = (this_system().command_line(process.pid) for process in tree.processes)
     return any(process.tracer_pid for process in tree.processes) or any(
         name in line for line in lines for name in _DEBUGGERS
     )
 
 
 def _is_launcher(alive: list[int]) -> bool:
-    return bool(alive) and any(name in read_command_line(alive[0]) for name in _LAUNCHERS)
+    return bool(alive) and any(name in this_system().command_line(alive[0]) for name in _LAUNCHERS)
 
 
 def _position(beats: dict[int, Beat], training_pids: tuple[int, ...]) -> BeatPosition:

@@ -18,7 +18,8 @@ from holdfast.core.errors import RequestError
 from holdfast.core.records import ChildInfo, write_record
 from holdfast.core.runfolder import OUTPUT
 from holdfast.supervisor import launch as launcher
-from holdfast.supervisor.members import Identity, boot_id, start_ticks_of
+from holdfast.supervisor.members import boot_id, start_ticks_of
+from holdfast.supervisor.processes import Identity
 from holdfast.supervisor.spare import Spare
 
 _ROOM, _ROOM_BYTES = ".room", 512 << 10

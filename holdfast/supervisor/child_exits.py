@@ -1,8 +1,9 @@
 """Learns how every descendant of a child ends, including those that another process waits for.
 
 A pidfd keeps a process's exit status after its parent has reaped it (Linux 6.15 and later); on older kernels the status
-is read from /proc while the process is a zombie. What libraries write about a dead worker is wrong or absent in a third
-of cases; the exit status is always right. Systems other than Linux report nothing here.
+is read from /proc while the process is a zombie. On macOS a kqueue gives it (NOTE_EXITSTATUS, for processes that this
+user may signal). What libraries write about a dead worker is wrong or absent in a third of cases; the exit status is
+always right. Other systems report nothing here.
 
 A launcher names as the root cause the process that failed loudest. The exit status of every process, in the order they
 ended, says which rank left first; that may be one that left with code 0 while others were at work.
@@ -16,17 +17,19 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from holdfast.core.event_log import read_events
 from holdfast.core.events import RankEnded, RankStarted
 from holdfast.core.heartbeat import Beat, read_beat
 from holdfast.core.observations import ExitStatus, FailedExits, Observation, ProcessExit
 from holdfast.core.runfolder import BEATS, EVENTS
-from holdfast.supervisor.processes import ProcessSample
+from holdfast.supervisor.processes import ProcessSample, this_system
 
 _GET_INFO = 0xC040FF0B  # ioctl PIDFD_GET_INFO: _IOWR(0xFF, 11, 64 bytes)
 _INFO = struct.Struct("=QQ11Ii")  # mask, cgroup, eleven ids, exit status
 _INFO_EXIT = 1 << 3
+_NOTE_EXITSTATUS, _WAIT_STATUS = 0x04000000, 0xFFFF  # <sys/event.h>; what wait(2) would have given
 _MOST_WATCHED, _MOST_REMEMBERED = 256, 1000
 _MOST_EXITS = 40  # in the evidence
 
@@ -59,54 +62,126 @@ class ChildExits:
 
     def __init__(self) -> None:
         self.seen: list[ChildExit] = []
-        self._watched: dict[int, tuple[int, str]] = {}  # pid and name by pidfd
         self._pids: set[int] = set()
-        self._poll = select.poll() if hasattr(os, "pidfd_open") and sys.platform.startswith("linux") else None
+        self._ends = _exit_queue()
+
+    @property
+    def can_see(self) -> bool:
+        """True where this system tells how processes end that another process waits for."""
+        return self._ends is not None
 
     def watch(self, processes: Iterable[ProcessSample]) -> None:
         """Watch these processes too, unless that is done already."""
-        if sys.platform != "linux" or self._poll is None:
-            return
         for process in processes:
-            if process.pid in self._pids or len(self._watched) >= _MOST_WATCHED:
-                continue
-            try:
-                file = os.pidfd_open(process.pid)
-            except OSError:  # gone already
-                continue
-            self._watched[file] = process.pid, process.command
-            self._pids.add(process.pid)
-            self._poll.register(file, select.POLLIN)
+            is_new = self._ends and process.pid not in self._pids and len(self._pids) < _MOST_WATCHED
+            if self._ends and is_new and self._ends.add(process.pid, process.command):
+                self._pids.add(process.pid)
 
     def collect(self, now: float) -> list[ChildExit]:
         """The ends since the last call, oldest first. Never waits."""
-        found: list[ChildExit] = []
-        for file, _ in self._poll.poll(0) if self._poll else ():
-            pid, name = self._watched.pop(file)
-            status = _exit_status(file, pid)
-            self._poll.unregister(file)  # type: ignore[union-attr]  # there is one
-            os.close(file)
-            self._pids.discard(pid)
-            code = os.waitstatus_to_exitcode(status) if status is not None else None
-            is_signal = code is not None and code < 0
-            found.append(
-                ChildExit(
-                    pid=pid,
-                    name=name,
-                    at_seconds=now,
-                    code=None if is_signal else code,
-                    signal=-code if code is not None and is_signal else None,
-                )
-            )
+        found = [_child_exit(pid, name, status, now) for pid, name, status in (self._ends.take() if self._ends else ())]
+        self._pids -= {one.pid for one in found}
         self.seen = (self.seen + found)[-_MOST_REMEMBERED:]
         return found
 
     def close(self) -> None:
-        """Close the pidfd of every process."""
+        """Stop watching."""
+        if self._ends:
+            self._ends.close()
+        self._pids.clear()
+
+
+def _child_exit(pid: int, name: str, status: int | None, now: float) -> ChildExit:
+    code = os.waitstatus_to_exitcode(status) if status is not None else None
+    if code is not None and code < 0:
+        return ChildExit(pid=pid, name=name, at_seconds=now, signal=-code)
+    return ChildExit(pid=pid, name=name, at_seconds=now, code=code)
+
+
+class _ExitQueue(Protocol):
+    def add(self, pid: int, name: str) -> bool:
+        """Watch a process; False when it is gone already."""
+
+    def take(self) -> list[tuple[int, str, int | None]]:
+        """Pid, name and wait status of those that have ended since."""
+
+    def close(self) -> None:
+        """Stop watching."""
+
+
+def _exit_queue() -> _ExitQueue | None:
+    if sys.platform == "linux" and this_system().blindness is None:
+        return _PidfdQueue()
+    if sys.platform == "darwin":
+        return _KernelQueue()
+    return None
+
+
+class _PidfdQueue:
+    """One pidfd for each process."""
+
+    def __init__(self) -> None:
+        self._watched: dict[int, tuple[int, str]] = {}  # pid and name by pidfd
+        self._poll = select.poll()
+
+    def add(self, pid: int, name: str) -> bool:
+        if sys.platform != "linux":
+            return False
+        try:
+            file = os.pidfd_open(pid)
+        except OSError:  # gone already
+            return False
+        self._watched[file] = pid, name
+        self._poll.register(file, select.POLLIN)
+        return True
+
+    def take(self) -> list[tuple[int, str, int | None]]:
+        found = []
+        for file, _ in self._poll.poll(0):
+            pid, name = self._watched.pop(file)
+            found.append((pid, name, _exit_status(file, pid)))
+            self._poll.unregister(file)
+            os.close(file)
+        return found
+
+    def close(self) -> None:
         for file in self._watched:
             os.close(file)
         self._watched.clear()
-        self._pids.clear()
+
+
+class _KernelQueue:
+    """One kqueue for all."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        if sys.platform == "darwin":
+            self._queue = select.kqueue()
+
+    def add(self, pid: int, name: str) -> bool:
+        if sys.platform != "darwin":
+            return False
+        wanted = select.KQ_NOTE_EXIT | _NOTE_EXITSTATUS
+        try:
+            self._queue.control([select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, wanted)], 0, 0)
+        except OSError:  # gone already, or another user's
+            return False
+        self._names[pid] = name
+        return True
+
+    def take(self) -> list[tuple[int, str, int | None]]:
+        if sys.platform != "darwin":
+            return []
+        events = self._queue.control(None, _MOST_WATCHED, 0)
+        return [
+            (event.ident, self._names.pop(event.ident, ""), event.data & _WAIT_STATUS)
+            for event in events
+            if event.fflags & select.KQ_NOTE_EXIT
+        ]
+
+    def close(self) -> None:
+        if sys.platform == "darwin":
+            self._queue.close()
 
 
 def signal_name(number: int) -> str:

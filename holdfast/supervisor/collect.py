@@ -45,10 +45,11 @@ from holdfast.supervisor.child_exits import ExitOrder, read_positions, read_rank
 from holdfast.supervisor.disk_check import find_disk_space
 from holdfast.supervisor.dumps import dump_stacks
 from holdfast.supervisor.mac_reports import find_crash_report
-from holdfast.supervisor.members import Identity, read_root
+from holdfast.supervisor.members import read_root
 from holdfast.supervisor.memory_proof import MemoryMark, find_memory_use, last_resident_bytes
 from holdfast.supervisor.own_code import HELD, find_own_code, find_program_exit, find_rank_stacks, sort_by_stacks
 from holdfast.supervisor.process_view import view_processes
+from holdfast.supervisor.processes import Identity
 
 if TYPE_CHECKING:
     from holdfast.supervisor.attempt_watch import AttemptSample

@@ -1,10 +1,12 @@
 """Writes the stacks of every process of an attempt, within a time limit and without making anything worse.
 
 1. `py-spy dump --nonblocking`: pauses nothing, needs no help of the process, works on stopped and frozen ones too.
-2. `py-spy dump --native`, only for a hung process (it pauses it for a third of a second) and never where a thread waits
-   in the kernel or is stopped: it would wait with it. Only this one shows OpenMP, rayon and mutexes.
-3. SIGUSR1, where 1 gave nothing, to a process that catches it with our handler: it would kill any other process.
-On macOS `sample` takes the place of py-spy, which needs root there and shows no native frames.
+2. `py-spy dump --native`, only for a hung process (it pauses it for a third of a second) and never where a thread
+   waits in the kernel or is stopped: it would wait with it. Only this one shows OpenMP, rayon and mutexes.
+3. SIGUSR1, where there is no Python stack yet, to a process that catches it with our handler: it would kill any other
+   process.
+On macOS `sample` takes the place of py-spy, which needs root there and shows no native frames; SIGUSR1 gives the
+Python stacks next to it.
 
 Leaves: stacks/spy-PID.txt, stacks/native-PID.txt. What faulthandler writes is in stacks/python-PID.txt.
 """
@@ -21,12 +23,13 @@ from pathlib import Path
 
 from holdfast.core.runfolder import STACKS
 from holdfast.supervisor.ending import send
-from holdfast.supervisor.members import Identity, Member, find_members
+from holdfast.supervisor.mac_waits import run_sample
+from holdfast.supervisor.members import find_members
+from holdfast.supervisor.processes import Identity, Member, this_system
 
 _MOST_PROCESSES = 32
 _SPY_SECONDS = 3.0
 _AT_ONCE = 2
-_USR1_BIT = 1 << (signal.SIGUSR1 - 1) if hasattr(signal, "SIGUSR1") else 0
 
 
 def dump_stacks(
@@ -52,7 +55,11 @@ def dump_stacks(
             movable = [member for member in members if _can_be_paused(member)]
             for some in (movable[:1], movable[1:]):  # the first alone: on a busy machine it may be the only one
                 files |= _each(some, lambda member: _spy(member, folder, deadline, native=True))
-    asked = [member for member in members if member.pid not in files and _answers_usr1(member, folder)]
+    # `sample` shows no Python frames, so on macOS everyone is asked.
+    is_native_only = sys.platform == "darwin"
+    asked = [
+        member for member in members if (is_native_only or member.pid not in files) and _answers_usr1(member, folder)
+    ]
     for member in asked:
         send(member.identity, signal.SIGUSR1)
     if asked and deadline > time.monotonic():
@@ -84,7 +91,12 @@ def _spy(member: Member, folder: Path, deadline: float, *, native: bool) -> Path
 
 
 def _sample(member: Member, folder: Path, deadline: float) -> Path | None:
-    return _written(folder / f"native-{member.pid}.txt", ["sample", str(member.pid), "1", "-mayDie"], deadline)
+    text = run_sample(member.pid, max(0.0, deadline - time.monotonic()))
+    if not text:
+        return None
+    file = folder / f"native-{member.pid}.txt"
+    file.write_text(text, encoding="utf-8")
+    return file
 
 
 def _written(file: Path, command: list[str], deadline: float) -> Path | None:
@@ -114,11 +126,5 @@ def _can_be_paused(member: Member) -> bool:
 
 def _answers_usr1(member: Member, folder: Path) -> bool:
     """True when the signal is caught, and by the handler that writes into our file."""
-    if not (folder / f"python-{member.pid}.txt").exists():
-        return False
-    if sys.platform != "linux":
-        return True  # the system does not tell; the file says that the handler was armed
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        status = Path(f"/proc/{member.pid}/status").read_text(errors="replace")
-        return bool(int(status.partition("SigCgt:")[2].split()[0], 16) & _USR1_BIT)
-    return False
+    is_armed = (folder / f"python-{member.pid}.txt").exists()
+    return is_armed and this_system().answers_usr1(member.pid) is not False

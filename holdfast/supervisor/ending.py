@@ -20,7 +20,8 @@ from typing import Literal
 from holdfast.core.cgroups import frozen_group
 from holdfast.core.observations import LeftProcess
 from holdfast.supervisor.child import Child, free_room
-from holdfast.supervisor.members import Identity, Member, find_member, find_members, read_root
+from holdfast.supervisor.members import find_member, find_members, read_root
+from holdfast.supervisor.processes import Identity, Member
 
 _SHM = Path("/dev/shm")
 _KILL_SECONDS = 3.0  # a killed process is gone in milliseconds unless the kernel holds it

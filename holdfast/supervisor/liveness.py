@@ -16,16 +16,15 @@ import shutil
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
-from holdfast.core.observations import TreeVerdict
+from holdfast.core.observations import APPLE_GPU, TreeVerdict
 from holdfast.core.runfolder import STACKS
 from holdfast.supervisor.dumps import find_spy
 from holdfast.supervisor.ending import send
 from holdfast.supervisor.hang import StackReport
-from holdfast.supervisor.members import Identity
-from holdfast.supervisor.processes import ProcessSample, TreeSample
+from holdfast.supervisor.processes import Identity, ProcessSample, TreeSample
 from holdfast.supervisor.verdict import busiest
 
 SAMPLES_TO_KNOW = 12  # stacks before a judgment
@@ -43,6 +42,7 @@ _FRAME = re.compile(
     re.MULTILINE,
 )
 _BUSY_PERCENT = 5
+_APPLE_USE = re.compile(r'"Device Utilization %"\s*=\s*(\d+)')
 _ANSWER_SECONDS = 3.0
 _ASK_AGAIN_SECONDS = 2.0
 _DISK_SECONDS = 60.0
@@ -65,15 +65,18 @@ class StackMotions:
         self._by_pid.clear()
         self._has_new_program, self._tries = False, 0
 
-    def sample(self, first: TreeSample, last: TreeSample, training_pids: Sequence[int], since_seconds: float) -> None:
-        """Take one more stack of each; a program that was started since then counts as work."""
+    def sample(
+        self, first: TreeSample, last: TreeSample, training_pids: Sequence[int], known: Container[Identity]
+    ) -> None:
+        """Take one more stack of each; a program that is not among the `known` ones was started since the last progress
+        and counts as work."""
         self._tries += 1
         by_pid = {process.pid: process for process in last.processes}
         trainer = next((by_pid[pid] for pid in training_pids if pid in by_pid), last.processes[0])
         for process in {item.pid: item for item in (trainer, busiest(first, last))}.values():
             motion = self._by_pid.setdefault(process.pid, _StackMotion(self._attempt))
             was_seen = motion.sample(process, first, last)
-            if not was_seen and _born_seconds(process) > since_seconds:
+            if not was_seen and process.identity not in known:
                 self._has_new_program = True  # a compiler, say: it has no Python stack
 
     @property
@@ -111,7 +114,7 @@ class _StackMotion:
         if not signature and tid == process.pid and self._answers(process):
             signature = thread_signature(self._last_dump(process.pid), tid)
             # What it writes is read at the next sample.
-            if send(Identity(process.pid, process.start_ticks), signal.SIGUSR1):
+            if send(process.identity, signal.SIGUSR1):
                 self._signaled_at.append(last.at_seconds)
         if signature and (is_idle or process.cpu_seconds - self._cpu_seconds >= _TURN_CPU_SECONDS):
             self._cpu_seconds = process.cpu_seconds
@@ -134,7 +137,7 @@ class _StackMotion:
 
     def _answers(self, process: ProcessSample) -> bool:
         """True when the signal is caught, and by the handler that writes into our file."""
-        return process.catches_usr1 and self._dump_file(process.pid).exists()
+        return process.catches_usr1 is not False and self._dump_file(process.pid).exists()
 
     def _by_py_spy(self, pid: int) -> str:
         command = [str(self._py_spy), "dump", "--nonblocking", "--pid", str(pid)]
@@ -195,11 +198,6 @@ def thread_signature(dump: str, tid: int) -> Signature:
     )
 
 
-def _born_seconds(process: ProcessSample) -> float:
-    """When a process began, on the monotonic clock; good enough where the machine has not slept."""
-    return process.start_ticks / os.sysconf("SC_CLK_TCK")
-
-
 class GpuActivity:
     """Asks whether a GPU is at work, and remembers the answer for a moment."""
 
@@ -250,7 +248,7 @@ def unwritten_kilobytes() -> int:
 
 
 def uses_gpu(tree: TreeSample) -> bool:
-    """True when a process of the tree has an NVIDIA or AMD device open."""
+    """True when a process of the tree has an NVIDIA or AMD device open, or waits for the Apple GPU."""
     for process in tree.processes:
         folder = f"/proc/{process.pid}/fd"
         try:
@@ -259,21 +257,27 @@ def uses_gpu(tree: TreeSample) -> bool:
             continue
         if any(target.startswith(("/dev/nvidia", "/dev/kfd")) for target in targets):
             return True
-    return False
+    return any(wait.kind == "device" and wait.name == APPLE_GPU for wait in tree.waits.values())
 
 
 def gpu_is_busy() -> bool | None:
     """Whether any GPU is at work; None when unknown."""
-    command = shutil.which("nvidia-smi")
-    if not command:
+    numbers: list[str] = []
+    if command := shutil.which("nvidia-smi"):
+        numbers = _answer(command, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits").split()
+    elif command := shutil.which("ioreg"):
+        numbers = _APPLE_USE.findall(_answer(command, "-r", "-d", "1", "-c", "IOAccelerator"))
+    else:
         return _amd_is_busy()
-    query = [command, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    return any(int(number) >= _BUSY_PERCENT for number in numbers if number.isdigit()) if numbers else None
+
+
+def _answer(*query: str) -> str:
     try:
         done = subprocess.run(query, capture_output=True, timeout=_ANSWER_SECONDS, stdin=subprocess.DEVNULL, text=True)
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    numbers = [int(word) for word in done.stdout.split() if word.isdigit()]
-    return any(number >= _BUSY_PERCENT for number in numbers) if numbers else None
+        return ""
+    return done.stdout
 
 
 def _amd_is_busy() -> bool | None:

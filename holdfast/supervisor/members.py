@@ -5,51 +5,17 @@ its session still carries the attempt's folder in its environment, and is found 
 """
 
 import os
-import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.env import ATTEMPT_VARIABLE
 from holdfast.core.records import ChildInfo, read_record
-
-_PROC = Path("/proc")
-_attempts: "dict[Identity, str]" = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """A process that cannot be mistaken for a later one with the same pid."""
-
-    pid: int
-    start_ticks: int  # since boot on Linux; elsewhere hundredths of a second since 1970
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """One process as the system's table shows it."""
-
-    pid: int
-    start_ticks: int
-    parent_pid: int
-    session: int
-    state: str  # R S D T t Z X I, as in /proc
-    name: str
-
-    @property
-    def identity(self) -> Identity:
-        """Its pid with its start time."""
-        return Identity(self.pid, self.start_ticks)
-
-    @property
-    def is_gone(self) -> bool:
-        """True for a process that is only an entry in the table."""
-        return self.state in "ZX"
+from holdfast.supervisor.processes import Identity, Member, this_system
 
 
 def find_members(attempt: Path, root: Identity | None, known: Iterable[Identity] = ()) -> list[Member]:
     """Every process of the attempt, parents before children; never this one or one it descends from."""
-    table, folder = {member.pid: member for member in _table()}, str(attempt.resolve())
+    table, folder = {member.pid: member for member in this_system().members()}, str(attempt.resolve())
     ours: dict[int, Member] = {}
     for identity in (*((root,) if root else ()), *known):
         found = table.get(identity.pid)
@@ -66,9 +32,7 @@ def find_members(attempt: Path, root: Identity | None, known: Iterable[Identity]
 
 def find_member(pid: int) -> Member | None:
     """One process of the table; None if it does not exist."""
-    if sys.platform != "linux":
-        return next((member for member in _table() if member.pid == pid), None)
-    return _read_stat(pid)
+    return this_system().find_member(pid)
 
 
 def start_ticks_of(pid: int) -> int | None:
@@ -79,16 +43,7 @@ def start_ticks_of(pid: int) -> int | None:
 
 def attempt_of(pid: int) -> str:
     """The attempt folder in a process's environment; empty when it has none or may not be read."""
-    name = ATTEMPT_VARIABLE.encode() + b"="
-    try:
-        if sys.platform == "linux":
-            environ = (_PROC / str(pid) / "environ").read_bytes()
-            return next((os.fsdecode(item[len(name) :]) for item in environ.split(b"\0") if item.startswith(name)), "")
-        import psutil
-
-        return psutil.Process(pid).environ().get(ATTEMPT_VARIABLE, "")
-    except Exception:  # gone, another user's, or protected by the system: each system says so in its own way
-        return ""
+    return this_system().variable(pid, ATTEMPT_VARIABLE) or ""
 
 
 def read_root(attempt: Path) -> Identity | None:
@@ -99,19 +54,11 @@ def read_root(attempt: Path) -> Identity | None:
 
 def boot_id() -> str:
     """Identifies this start of the machine; empty where the system does not say."""
-    try:
-        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+    return this_system().boot_id()
 
 
 def _is_of(folder: str, member: Member) -> bool:
-    if sys.platform == "linux":
-        return not member.is_gone and attempt_of(member.pid) == folder
-    # Elsewhere an environment costs a slow call each, and end_tree asks twenty times a second.
-    if member.identity not in _attempts:
-        _attempts[member.identity] = attempt_of(member.pid)
-    return not member.is_gone and _attempts[member.identity] == folder
+    return not member.is_gone and attempt_of(member.pid) == folder
 
 
 def _is_in_session(root: Identity | None, member: Member, table: dict[int, Member]) -> bool:
@@ -142,49 +89,3 @@ def _own_line(table: dict[int, Member]) -> Iterator[int]:
             return
         pid = table[pid].parent_pid
     yield 1
-
-
-def _table() -> Iterator[Member]:
-    if sys.platform != "linux":
-        yield from _psutil_table()
-        return
-    for folder in _PROC.glob("[0-9]*"):
-        if member := _read_stat(int(folder.name)):
-            yield member
-
-
-def _read_stat(pid: int) -> Member | None:
-    try:
-        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
-    except OSError:
-        return None
-    name, _, rest = text.partition("(")[2].rpartition(")")  # a name may hold spaces and brackets
-    fields = rest.split()
-    return Member(
-        pid=pid,
-        start_ticks=int(fields[19]),
-        parent_pid=int(fields[1]),
-        session=int(fields[3]),
-        state=fields[0],
-        name=name,
-    )
-
-
-def _psutil_table() -> Iterator[Member]:
-    import psutil
-
-    states = {psutil.STATUS_ZOMBIE: "Z", psutil.STATUS_STOPPED: "T", psutil.STATUS_DISK_SLEEP: "D"}
-    for process in psutil.process_iter(["pid", "ppid", "create_time", "status", "name"]):
-        info = process.info
-        try:
-            session = os.getsid(process.pid)
-        except OSError:
-            session = 0
-        yield Member(
-            pid=process.pid,
-            start_ticks=round((info["create_time"] or 0) * 100),
-            parent_pid=info["ppid"] or 0,
-            session=session,
-            state=states.get(info["status"], "S"),
-            name=info["name"] or "",
-        )

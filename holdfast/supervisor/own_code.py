@@ -11,7 +11,6 @@ says what holds it up.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -23,10 +22,16 @@ from holdfast.core.observations import CodePlace, OwnCode, ProgramExit, RankStac
 from holdfast.core.records import ChildInfo, read_record
 from holdfast.core.runfolder import EVENTS, OUTPUT, STACKS
 from holdfast.logs.log_lines import clean_lines
+from holdfast.supervisor.mac_waits import read_sample
+from holdfast.supervisor.python_stacks import (
+    PythonCall,
+    last_dump,
+    read_dump,
+    spied_calls,
+    spied_main_thread,
+    written_calls,
+)
 
-_SPIED = re.compile(r"^ +(?P<function>.+?) \((?P<file>[^()]+\.py):(?P<line>\d+)\)$", re.MULTILINE)
-_WRITTEN = re.compile(r'^ *File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
-_MAIN = re.compile(r'^Thread \d+ .*"MainThread"$', re.MULTILINE)
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python3|^<")
 _THREADING = ("threading.py", "queue.py", "concurrent/futures", "contextlib.py")
 # CPython's own locks, as native stacks show them.
@@ -40,15 +45,6 @@ _RANK_LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|^(?:torch|transfor
 _COLLECTIVES = re.compile(r"torch[/\\]distributed[/\\]distributed_c10d\.py$")
 HELD = (Verdict.STOPPED, Verdict.DEBUGGED)  # from outside, wherever its stack is
 _WRAPPER = re.compile(r"(?:^|\.)wrapper$")
-
-
-@dataclass(frozen=True, slots=True)
-class PythonCall:
-    """One call of a Python stack."""
-
-    file: str
-    line: int
-    function: str
 
 
 def find_own_code(attempt: Path, root_pid: int, *, is_hung: bool) -> Iterator[OwnCode]:
@@ -93,10 +89,9 @@ def python_frames(attempt: Path, pid: int) -> list[PythonCall]:
     """The calls of a process's main thread, innermost first, as far as any of its stacks was written down."""
     folder = attempt / STACKS
     for kind in ("native", "spy"):
-        if frames := _frames(_SPIED, _main_thread(_read(folder / f"{kind}-{pid}.txt"))):
-            return frames
-    # Of faulthandler's dumps the last counts; it lists the main thread last.
-    return _frames(_WRITTEN, _read(folder / f"python-{pid}.txt").rpartition("hread 0x")[2])
+        if calls := spied_calls(spied_main_thread(_read(folder / f"{kind}-{pid}.txt"))):
+            return calls
+    return next(iter(last_dump(read_dump(folder, pid))), [])
 
 
 def own_place(attempt: Path, frames: list[PythonCall]) -> CodePlace | None:
@@ -173,38 +168,40 @@ def _collective(frames: list[PythonCall]) -> str:
 
 def _own_hang(attempt: Path, root_pid: int) -> Iterator[OwnCode]:
     folder = attempt / STACKS
-    native, spied = (_read(folder / f"{kind}-{root_pid}.txt") for kind in ("native", "spy"))
-    frames = _frames(_SPIED, _main_thread(native or spied))
+    written = {
+        file.stem.partition("-")[2] for kind in ("native", "spy", "python") for file in folder.glob(f"{kind}-*.txt")
+    }
+    pids = [int(pid) for pid in written if pid.isdigit() and python_frames(attempt, int(pid))]
+    # Under a wrapper, such as a shell or `uv run`, the only Python process is the program.
+    pid = root_pid if root_pid in pids else pids[0] if len(pids) == 1 else 0
+    frames = python_frames(attempt, pid)
     place = own_place(attempt, frames)
     if place is None:
         return
-    is_alone = not any(file.stem.partition("-")[2] != str(root_pid) for file in folder.glob("spy-*.txt"))
     innermost = next((frame.file for frame in frames if not frame.file.endswith(_THREADING)), "")
-    is_own_lock = innermost.endswith(Path(place.file).name) and bool(_main_thread(native))
+    threads = _native_threads(_read(folder / f"native-{pid}.txt"))
+    is_own_lock = innermost.endswith(Path(place.file).name) and bool(threads)
     # A thread that waits elsewhere, in a library or for the network, may be the one that settings reach.
-    if is_alone and is_own_lock and all(_PYTHON_LOCK.search(thread) for thread in native.split("\nThread ")[1:]):
+    is_alone = not any(file.stem.partition("-")[2] != str(pid) for file in folder.glob("spy-*.txt")) and len(pids) == 1
+    if is_alone and is_own_lock and all(_PYTHON_LOCK.search(thread) for thread in threads):
         yield OwnCode(how="waits_for_own_lock", place=place)
     else:
         yield OwnCode(how="hung", place=place)
 
 
-def _main_thread(stack: str) -> str:
-    """The part of a dump that shows the main thread."""
-    found = _MAIN.search(stack)
-    return stack[found.end() :].partition("\nThread ")[0] if found else ""
+def _native_threads(text: str) -> list[str]:
+    """The frames of each thread, by py-spy or by `sample`, without the threads of Holdfast itself."""
+    if "Call graph:" in text:
+        return ["\n".join(thread.frames) for thread in read_sample(text) if not thread.name.startswith("holdfast")]
+    return text.split("\nThread ")[1:] if spied_main_thread(text) else []
 
 
 def _crashed_frames(attempt: Path, root_pid: int) -> list[PythonCall]:
     """The calls that faulthandler wrote for the thread that crashed."""
     for text in (_read(attempt / STACKS / f"python-{root_pid}.txt"), _read(attempt / OUTPUT)[-_TAIL_BYTES:]):
         if "Fatal Python error" in text:
-            current = text.rpartition("Current thread ")[2].partition("\n\n")[0]
-            return _frames(_WRITTEN, current)
+            return written_calls(text.rpartition("Current thread ")[2].partition("\n\n")[0])
     return []
-
-
-def _frames(pattern: re.Pattern[str], text: str) -> list[PythonCall]:
-    return [PythonCall(found["file"], int(found["line"]), found["function"]) for found in pattern.finditer(text)]
 
 
 def _source(file: Path, line: int) -> str:

@@ -42,6 +42,7 @@ class TreeUse:
 # Threads that libraries keep for themselves: they wake and sleep whatever the training does.
 SERVICE_THREADS = (
     *("TMonitor", "_RefreshThread", "_AsyncWriterThr"),  # of tqdm, rich and tensorboard, by their Python class
+    "holdfast",
     *("jemalloc_bg", "gloo_tcp_loop", "pt_tcpstore", "pt_nccl", "cuda-Evt", "grpc_global_tim"),
 )
 _CRASH_LOOP_EXITS = 3  # in one window
@@ -113,6 +114,7 @@ def measure_use(first: TreeSample, last: TreeSample) -> TreeUse:
         earlier = before.get((process.pid, process.start_ticks))
         has_births = has_births or earlier is None
         io_bytes += process.io_bytes - (earlier.io_bytes if earlier else 0)
+        wait_ns += process.wait_ns - (earlier.wait_ns if earlier else 0)
         all_ns = 0
         for thread in process.threads:
             known = threads.get(thread.tid, _NEW)

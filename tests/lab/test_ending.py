@@ -18,7 +18,8 @@ from holdfast.supervisor.attempt import StopRequest, run_attempt
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child import Child, Launch, start_child
 from holdfast.supervisor.ending import end_tree, send
-from holdfast.supervisor.members import Identity, find_member, find_members
+from holdfast.supervisor.members import find_member, find_members
+from holdfast.supervisor.processes import Identity
 
 pytestmark = pytest.mark.lab
 LINUX = sys.platform == "linux"

@@ -9,12 +9,11 @@ import pytest
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.observations import ExitStatus, Verdict
 from holdfast.core.runfolder import BEAT, BEATS
-from holdfast.supervisor import attempt_watch
 from holdfast.supervisor.attempt_watch import AttemptWatch, BeatPages
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child_exits import ChildExit, ChildExits
 from holdfast.supervisor.clocks import Clocks
-from holdfast.supervisor.processes import TreeSample, sample_tree
+from holdfast.supervisor.processes import TreeSample, sample_tree, this_system
 from holdfast.supervisor.sockets import LISTENING, read_sockets
 from tests.unit.supervisor.samples import process
 
@@ -161,8 +160,8 @@ def tree(*pids: int) -> TreeSample:
 
 @pytest.mark.parametrize(("root", "phase"), [("torchrun train.py", "step"), ("bash stages.sh", "start")])
 def test_a_launcher_whose_ranks_are_gone_is_where_they_were(tmp_path, monkeypatch, root, phase):
-    monkeypatch.setattr(attempt_watch, "read_command_line", lambda pid: root if pid == 30 else "python train.py")
-    monkeypatch.setattr(attempt_watch, "read_variable", lambda pid, name: None)
+    monkeypatch.setattr(this_system(), "command_line", lambda pid: root if pid == 30 else "python train.py")
+    monkeypatch.setattr(this_system(), "variable", lambda pid, name: None)
     (tmp_path / BEATS).mkdir()
     for pid in (31, 32):
         BeatWriter(tmp_path / BEATS / str(pid)).enter("step", 7, 9)
