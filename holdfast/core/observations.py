@@ -59,6 +59,9 @@ WaitKind = Literal[
 ]  # fmt: skip
 
 
+_LOADER_WORKERS = ("pt_data_worker",)
+
+
 class WaitTarget(StrEnum):
     """What exactly a thread waits for. The comment says what `Wait.name` holds."""
 
@@ -110,6 +113,15 @@ class Wait(Struct, frozen=True, kw_only=True, omit_defaults=True):
     function: str = ""  # the kernel function, where `name` is something else
     wakers: frozenset[int] = frozenset()  # the processes that can end it, where only these can
     silent_seconds: float | None = None  # since the last byte came in over the network; None when not known
+    is_lost: bool = False  # the other end of the connection does not even acknowledge
+
+
+class OutsideWait(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A wait for something outside of the training that is alive: it may take long, and no setting makes it shorter."""
+
+    kind: Literal["child", "server", "client", "file_lock", "sleep", "disk"]
+    pid: int | None = None  # of the child, or of the process that holds the lock
+    name: str = ""  # of the child, the server, the locked file, or the kernel function
 
 
 class WaitingThread(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -149,6 +161,27 @@ class RankVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """True when its main thread itself sleeps, or waits for a limited time."""
         return self.helper is None and self.wait is not None and self.wait.kind in ("sleep", "timed")
 
+    @property
+    def outside(self) -> OutsideWait | None:
+        """What outside of the training is waited for, where that is alive; None for every other wait."""
+        wait, helper = self.last_wait, self.helper
+        if wait is None or self.verdict in (Verdict.DEADLOCK, Verdict.STOPPED, Verdict.DEBUGGED):
+            return None
+        if wait.kind == "net" and not wait.is_lost and wait.target is not WaitTarget.CONNECTING:
+            return OutsideWait(kind="server", name=wait.name)
+        if wait.kind == "kernel":
+            return OutsideWait(kind="disk", name=wait.function or wait.name)
+        if wait.target is WaitTarget.FILE_LOCK:
+            return OutsideWait(kind="file_lock", name=wait.name, pid=min(wait.wakers, default=None))
+        if helper and helper.pid != self.pid:  # a FIFO or a terminal that a child reads is no sign of life
+            is_alive = wait.kind in ("run", "sleep", "timed", "net", "listen") and helper.name not in _LOADER_WORKERS
+            return OutsideWait(kind="child", pid=helper.pid, name=helper.name) if is_alive else None
+        if wait.target is WaitTarget.HIDDEN_CHILD:
+            return OutsideWait(kind="child")
+        if helper is None and wait.kind == "listen":
+            return OutsideWait(kind="client", name=wait.name)
+        return OutsideWait(kind="sleep") if helper is None and wait.kind == "sleep" else None
+
 
 class TreeVerdict(Observation, frozen=True, kw_only=True):
     """What the whole tree of processes does."""
@@ -177,6 +210,11 @@ class TreeVerdict(Observation, frozen=True, kw_only=True):
         """True when the main thread itself sleeps, or waits for a limited time."""
         return self.main is not None and self.main.is_own_timer
 
+    @property
+    def outside(self) -> OutsideWait | None:
+        """What outside of the training is waited for, where that is alive."""
+        return self.main.outside if self.main else None
+
 
 class Activity(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the processes of a running attempt do, and when a wait of theirs will be given up."""
@@ -184,11 +222,13 @@ class Activity(Struct, frozen=True, kw_only=True, omit_defaults=True):
     verdict: TreeVerdict
     waited_seconds: float = 0.0
     limit_seconds: float | None = None  # None: nothing is waited for
+    outside: OutsideWait | None = None  # what that is, where it is outside of the training and alive
 
 
 GivenUpReason = Literal[
     "verdict",  # a deadlock, a stopped process, a crash loop: more time changes nothing
     "wait_too_long",
+    "outside_too_long",  # for something outside that is alive: no setting is to blame
     "step_timeout",  # the user's own limit
     "busy_stacks_unseen",
     "busy_stack_still",
@@ -281,7 +321,7 @@ class ProcessExit(Observation, frozen=True, kw_only=True):
     @property
     def is_loader_worker(self) -> bool:
         """True for a worker of torch's data loader, by the name that torch gives it."""
-        return self.name == "pt_data_worker"
+        return self.name in _LOADER_WORKERS
 
 
 class LeftProcess(Struct, frozen=True, kw_only=True, omit_defaults=True):

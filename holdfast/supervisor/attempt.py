@@ -377,7 +377,8 @@ def _outcome(how: OutcomeKind, sample: AttemptSample, code: int | None) -> Outco
 def _is_external(sample: AttemptSample, code: int | None, exits: Sequence[ChildExit], mark: MemoryMark) -> bool:
     """True if it was ended or stopped externally, so the settings are not to blame."""
     if code is None:
-        return sample.verdict.verdict is Verdict.STOPPED
+        is_outside = sample.given_up is not None and sample.given_up.reason == "outside_too_long"
+        return is_outside or sample.verdict.verdict is Verdict.STOPPED
     proof = mark.proof({child.pid for child in exits})
     if was_killed_externally(code, proof.has_kill):
         return True

@@ -27,12 +27,13 @@ from holdfast.supervisor.hang import Ruling, Silence, SilenceClock, rule
 from holdfast.supervisor.liveness import DiskActivity, GpuActivity, StackMotions, waits_for_server
 from holdfast.supervisor.members import find_members
 from holdfast.supervisor.processes import Identity, ProcessSample, TreeReader, TreeSample, this_system
-from holdfast.supervisor.verdict import judge_ranks, judge_window, measure_use
+from holdfast.supervisor.verdict import is_waiting_process, judge_ranks, judge_window, measure_use
 
 # Long enough that a healthy program moves in it (optimizer, data loader and logger all take turns), short enough that a
 # deadlock is reported within about five seconds.
 WINDOW_SECONDS = 4.0
 _QUIET_SECONDS, _MOVING_SECONDS = 0.5, 1.0  # between two samples
+_LATE_SECONDS = 10.0  # before it is asked for whose work a training process waits
 _MOST_COST, _MOST_COST_QUIET = 200, 20  # times what a sample cost, before the next
 _DEBUGGERS = ("debugpy", "pydevd")
 _TRAINING_PHASES = ("first step", "step", "evaluate", "save", "export", "begin epoch", "resume")
@@ -138,6 +139,7 @@ class AttemptWatch:
         self._read_clocks, self._clocks = clocks, clocks()
         self._reader, self._beats = TreeReader(root_pid), BeatPages(attempt, root_pid)
         self._motions, self._waits = StackMotions(attempt), this_system().wait_reader(attempt)
+        self._outside_seconds = 0.0  # waited for something outside since progress was last seen
         self._known: frozenset[Identity] = frozenset()  # the processes that were there when progress was last seen
         self._samples: deque[TreeSample] = deque()
         self._position = BeatPosition()
@@ -190,6 +192,9 @@ class AttemptWatch:
         before, self._position = self._position, position
         if position.marks == before.marks:
             return False
+        if self._outside_seconds:
+            self.budgets.note_outside(self._outside_seconds)
+            self._outside_seconds = 0.0
         if before.phase in ("first step", "step") and position.phase == "step":
             # Several steps between two samples share the time; a single step, or a part of one, took all of it.
             self.budgets.note_step(self._clock.silent_seconds(now) / max(position.step - before.step, 1))
@@ -222,7 +227,9 @@ class AttemptWatch:
             return TreeVerdict(verdict=Verdict.DEBUGGED)
         if has_progress or not is_whole or len(self._samples) < 2:
             return TreeVerdict(verdict=Verdict.MOVING, state="progressing" if has_progress else "starting")
-        if measure_use(first, last).is_quiet:
+        is_quiet = measure_use(first, last).is_quiet
+        is_late = self._clock.silent_seconds(last.at_seconds) >= _LATE_SECONDS
+        if is_quiet or (is_late and is_waiting_process(first, last, position.training_pids)):
             self._samples[-1] = last = self._waits.read(last)
         else:
             self._waits.forget()
@@ -253,6 +260,8 @@ class AttemptWatch:
             is_gpu_busy=is_waiting and self._gpu.is_busy(tree, now),  # costs a second, so only when it matters
         )
         ruling = rule(silence, self.budgets)
+        if verdict.outside:
+            self._outside_seconds = max(self._outside_seconds, ruling.waited_seconds)
         if ruling.wants_stacks:
             self._motions.sample(self._samples[0], tree, self._position.training_pids, self._known)
         return ruling
@@ -282,6 +291,7 @@ class AttemptWatch:
                 verdict=verdict,
                 waited_seconds=round(ruling.waited_seconds, 1),
                 limit_seconds=ruling.limit_seconds and round(ruling.limit_seconds, 1),
+                outside=verdict.outside,
             ),
             resident_bytes=tree.resident_bytes,
             given_up=ruling.given_up,

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from holdfast.core.observations import OutsideWait
+
 # Steps of one run differ (a longer text, an evaluation in between, a busy machine), so only six times the slowest
 # recent one, and at least half a minute, counts as silence.
 STEP_FACTOR, STEP_FLOOR_SECONDS = 6.0, 30.0
@@ -42,7 +44,9 @@ _DEFAULTS: Mapping[str, _Limits] = {
 }
 _NETWORK_SECONDS = 60.0  # without a byte; a hub's own reads give up after 10
 _FETCHING = ("import", "load", "download", "tokenize", "resume")
-_START_NETWORK_SECONDS = 5 * _MINUTE
+# A child that evaluates, a model that judges over HTTP, a file server that stalls: half an hour is rare but healthy.
+_OUTSIDE_SECONDS = 30 * _MINUTE
+_OUTSIDE = "outside"  # the name under which such waits are remembered, next to the phases
 _KERNEL_SECONDS = 5 * _MINUTE
 
 
@@ -102,9 +106,19 @@ class Budgets:
 
     def network_seconds(self, phase: str) -> float:
         """How long the network may be silent in a phase."""
-        if phase == "start":
-            return _START_NETWORK_SECONDS
         return _NETWORK_SECONDS if phase in _FETCHING else max(_NETWORK_SECONDS, self.waiting_seconds(phase))
+
+    def note_outside(self, seconds: float) -> None:
+        """Learn how long a wait for something outside took."""
+        self.note_phase(_OUTSIDE, seconds)
+
+    def outside_seconds(self) -> float:
+        """How long something outside that is alive may take."""
+        return max(_OUTSIDE_SECONDS, STEP_FACTOR * self._taken(_OUTSIDE))
+
+    def is_patient(self, phase: str, outside: OutsideWait) -> bool:
+        """False for a server while libraries fetch files: a hub that gives no byte for a minute never will."""
+        return not (outside.kind == "server" and phase in _FETCHING)
 
     def kernel_seconds(self, phase: str) -> float:
         """How long a disk may take to answer in a phase."""

@@ -1,7 +1,9 @@
 """The hang rule: when silence is a hang. Pure; time is an argument.
 
 - A deadlock and a stopped process are a hang at once: more time changes nothing.
-- What waits for the network, input, a disk or a timer gets the time of its phase.
+- What waits for input or a timer gets the time of its phase.
+- What waits for something outside that is alive (a child, a server, a disk, a lock another program holds, its own
+  sleep) gets a generous limit, which grows with such waits of this run; libraries that fetch files get less.
 - What is busy without progress gets its budget; then its stacks decide. A still stack is a hang, a moving one gets
   many times as long.
 - Work that hardly gets a processor is measured in processor time instead of time on the clock.
@@ -85,6 +87,7 @@ def rule(silence: Silence, budgets: Budgets) -> Ruling:
 
 def _rule_waiting(silence: Silence, budgets: Budgets) -> Ruling:
     verdict, phase = silence.verdict, silence.phase
+    reason: GivenUpReason = "wait_too_long"
     waited = silence.silent_seconds if phase == "step" else silence.still_seconds
     limit = budgets.waiting_seconds(phase)
     requested = _requested_limit(phase, budgets)
@@ -100,9 +103,11 @@ def _rule_waiting(silence: Silence, budgets: Budgets) -> Ruling:
         limit = budgets.kernel_seconds(phase)
         if silence.is_disk_alive:
             return _FINE
+    if verdict.outside and budgets.is_patient(phase, verdict.outside):
+        limit, reason = max(limit, budgets.outside_seconds()), "outside_too_long"
     if waited <= limit:
         return Ruling(waited_seconds=waited, limit_seconds=min(limit, requested or limit))
-    return _given_up("wait_too_long", phase, waited, limit)
+    return _given_up(reason, phase, waited, limit)
 
 
 def _rule_moving(silence: Silence, budgets: Budgets) -> Ruling:
@@ -112,6 +117,11 @@ def _rule_moving(silence: Silence, budgets: Budgets) -> Ruling:
         return _given_up("step_timeout", phase, silent, requested, is_busy=True)
     if limit is None or silent <= limit or requested:
         return _FINE
+    if silence.verdict.outside:  # another program works for it
+        longest = max(limit, budgets.outside_seconds())
+        if silent <= longest:
+            return Ruling(waited_seconds=silent, limit_seconds=longest)
+        return _given_up("outside_too_long", phase, silent, longest, is_busy=True)
     longest = max(_MOVING_STACKS_FACTOR * limit, _MOVING_STACKS_FLOOR_SECONDS)
     stacks = silence.stacks
     if stacks.moves is False:

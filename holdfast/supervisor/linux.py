@@ -137,11 +137,20 @@ def _read_process(pid: int, seen: _Seen, is_detailed: bool) -> tuple[ProcessSamp
         faults=int(fields[7]) + int(fields[9]),
         resident_bytes=int(fields[21]) * _PAGE_BYTES,
         catches_usr1=bool(caught & _USR1_BIT),
+        is_other_program=_is_other_program(pid, int(fields[1]), int(fields[25])),
         has_alarm=bool(caught & _ALARM_BIT) or bool(_read(folder + b"timers", 64)),
         tracer_pid=int(_field(status, b"TracerPid:") or b"0"),
         threads=tuple(threads),
     )
     return process, children
+
+
+def _is_other_program(pid: int, parent_pid: int, stack: int) -> bool:
+    """False for a fork of its parent, as exec moves the stack, and for a worker that multiprocessing has started."""
+    _, fields = _split_stat(_read(b"/proc/%d/stat" % parent_pid))
+    if fields and stack == int(fields[25]):
+        return False
+    return b"multiprocessing" not in _read(b"/proc/%d/cmdline" % pid)
 
 
 def _read_thread(tid: int, place: bytes, schedstat: bytes) -> ThreadSample | None:

@@ -45,6 +45,7 @@ class ProcessSample:
     resident_bytes: int = 0
     catches_usr1: bool | None = None  # None where the system does not say
     has_alarm: bool = False  # it catches SIGALRM or has a timer of the system: a signal may wake it any time
+    is_other_program: bool = False  # not a copy of its parent, nor started to work for it (multiprocessing)
     tracer_pid: int = 0  # the debugger that is attached; 0 without one
     threads: tuple[ThreadSample, ...] = ()
 

@@ -20,7 +20,7 @@ _DUMP, _DONE, _ERROR = 0x301, 3, 2  # REQUEST | ROOT | MATCH
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 _ID = struct.Struct("!HH16s16s")  # ports and addresses, in network order
 _INET_INFO, _UNIX_PEER = 2, 2
-_LAST_DATA_RECEIVED = 52  # offset in struct tcp_info, milliseconds
+_RETRANSMITS, _PROBES, _LAST_DATA_RECEIVED = 2, 3, 52  # offsets in struct tcp_info; the last in milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,7 @@ class Socket:
     local: str = ""  # "127.0.0.1:8443"; empty for a socket with no address
     remote: str = ""
     silent_seconds: float | None = None  # since the last byte came in
+    is_lost: bool = False  # what was sent had to be sent again, and nothing acknowledges it
     peer_inode: int = 0  # of a local socket's other end
 
 
@@ -53,6 +54,7 @@ def _tcp_by_diagnosis() -> Iterator[Socket]:
             source_port, target_port, source, target = _ID.unpack_from(message, 4)
             (inode,) = struct.unpack_from("=I", message, 68)
             info = dict(_attributes(message, 72)).get(_INET_INFO, b"")
+            is_lost = len(info) >= 4 and (info[_RETRANSMITS] > 0 or info[_PROBES] > 1)
             silent = struct.unpack_from("=I", info, _LAST_DATA_RECEIVED)[0] / 1000 if len(info) >= 56 else None
             yield Socket(
                 inode=inode,
@@ -60,6 +62,7 @@ def _tcp_by_diagnosis() -> Iterator[Socket]:
                 local=_address(family, source, source_port),
                 remote=_address(family, target, target_port),
                 silent_seconds=silent,
+                is_lost=is_lost,
             )
 
 

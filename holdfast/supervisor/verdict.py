@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from holdfast.core.observations import RankVerdict, StuckProcess, TreeVerdict, Verdict, Wait, WaitingThread, WaitKind
+from holdfast.core.observations import (
+    RankVerdict,
+    StuckProcess,
+    TreeVerdict,
+    Verdict,
+    Wait,
+    WaitingThread,
+    WaitKind,
+    WaitTarget,
+)
 from holdfast.supervisor.child_exits import ChildExit
 from holdfast.supervisor.processes import ProcessSample, ThreadSample, TreeSample
 
@@ -98,6 +107,7 @@ def judge_window(
         return _judge_quiet(first, last, training_pids)
     wanted = use.run_seconds + use.wait_seconds
     return TreeVerdict(
+        main=_working_child(first, last, training_pids),
         verdict=Verdict.STARVED if use.is_starved else Verdict.MOVING,
         pids=(busiest(first, last).pid,),
         cpu_share=use.cpu_share,
@@ -169,6 +179,40 @@ def _judge_quiet(first: TreeSample, last: TreeSample, training_pids: Sequence[in
     worst = min(ranks, key=lambda one: _WORST_FIRST.index(one.verdict))
     pids = tuple(one.pid for one in ranks if one.verdict == worst.verdict)
     return TreeVerdict(verdict=worst.verdict, pids=pids, main=worst, ranks=ranks)
+
+
+def _working_child(first: TreeSample, last: TreeSample, training_pids: Sequence[int]) -> RankVerdict | None:
+    """The training process when it only waits for another program that works; None when it works itself.
+
+    A worker of the same program is not another program: it has the waits of the training, and its stack is read.
+    """
+    by_pid = {process.pid: process for process in last.processes}
+    trainers = [pid for pid in training_pids if pid in by_pid] or [last.processes[0].pid]
+    worker = busiest(first, last)
+    if len(trainers) > 1 or worker.pid in trainers or not worker.is_other_program:
+        return None
+    wait = last.waits.get(trainers[0])
+    line = [worker.pid]
+    while line[-1] in by_pid and by_pid[line[-1]].parent_pid in by_pid and by_pid[line[-1]].pid != trainers[0]:
+        line.append(by_pid[line[-1]].parent_pid)
+    if wait is None or wait.kind != "tree" or not wait.wakers & set(line):
+        return None
+    helper = WaitingThread(
+        pid=worker.pid, tid=worker.pid, name=worker.command, wait=Wait(kind="run", target=WaitTarget.NOTHING)
+    )
+    return RankVerdict(pid=trainers[0], verdict=Verdict.MOVING, wait=wait, helper=helper)
+
+
+def is_waiting_process(first: TreeSample, last: TreeSample, training_pids: Sequence[int]) -> bool:
+    """True when the main thread of the training process had no turn, so that others do the work."""
+    pids = [process.pid for process in last.processes if process.pid in training_pids] or [last.processes[0].pid]
+    turns = {thread.tid: thread.turns for process in first.processes for thread in process.threads}
+    return len(pids) == 1 and all(
+        turns.get(thread.tid) == thread.turns
+        for process in last.processes
+        for thread in process.threads[:1]
+        if process.pid in pids
+    )
 
 
 def _quiet_ranks(first: TreeSample, last: TreeSample, training_pids: Iterable[int]) -> tuple[RankVerdict, ...]:

@@ -124,8 +124,10 @@ class _WaitReader:
         return Wait(kind="tree", target=WaitTarget.CHILD, wakers=children)
 
     def _for_file_lock(self, pid: int, file: int) -> Wait:
-        holders = lock_holders(pid, file) & frozenset(self._pids)
-        kind: WaitKind = "tree" if holders else "input"
+        holders = lock_holders(pid, file)
+        ours = holders & frozenset(self._pids)
+        kind: WaitKind = "tree" if ours else "input"
+        holders = ours or holders
         return Wait(kind=kind, target=WaitTarget.FILE_LOCK, name=target_of(pid, file), wakers=holders)
 
     def _on_files(self, pid: int, files: Iterable[int], has_end: bool) -> Wait:
@@ -201,7 +203,13 @@ class _WaitReader:
             return Wait(kind="input", target=WaitTarget.LOCAL_SOCKET, name=found.local)
         is_connecting = found.state == CONNECTING or call == "connect"
         doing = WaitTarget.CONNECTING if is_connecting else WaitTarget.ADDRESS
-        return Wait(kind="net", target=doing, name=found.remote, silent_seconds=found.silent_seconds)
+        return Wait(
+            kind="net",
+            target=doing,
+            name=found.remote,
+            silent_seconds=found.silent_seconds,
+            is_lost=found.is_lost,
+        )
 
     def _peer_of(self, found: Socket) -> int:
         if found.peer_inode or not found.remote:
