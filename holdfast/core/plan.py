@@ -77,6 +77,7 @@ class Reason:
         "called",  # by the machine that leads
         # Why the next attempt has the same settings
         "killed_externally",
+        "waited_outside",  # for something outside that was alive but took too long; also why no further attempt is made
         "made_worse",
         "rank_chance",
         "hang_chance",

@@ -110,9 +110,30 @@ def activity_text(activity: ob.Activity | None) -> str:
     text = verdict_text(activity.verdict)
     if activity.limit_seconds is None:
         return text
+    if activity.outside:
+        waited, limit = human_seconds(activity.waited_seconds), human_seconds(activity.limit_seconds)
+        return f"{outside_text(activity.outside)} for {waited}; given up after {limit}"
     is_told = activity.verdict.silent_seconds is not None or activity.waited_seconds < _SHORT_WAIT_SECONDS
     since = "" if is_told else f" since {human_seconds(activity.waited_seconds)}"
     return f"{text}{since}; given up after {human_seconds(activity.limit_seconds)}"
+
+
+def outside_text(outside: ob.OutsideWait) -> str:
+    """What outside of the training is waited for: "waiting for child 4711 (sleep)"."""
+    match outside.kind:
+        case "child":
+            pid, name = f" {outside.pid}" if outside.pid else "", f" ({outside.name})" if outside.name else ""
+            return f"waiting for child{pid}{name}"
+        case "server":
+            return f"waiting for {outside.name or 'a server'} to answer"
+        case "client":
+            return f"waiting for a connection{f' at {outside.name}' if outside.name else ''}"
+        case "file_lock":
+            holder = f", held by process {outside.pid}" if outside.pid else ""
+            return f"waiting for the lock on {outside.name or 'a file'}{holder}"
+        case "disk":
+            return f"waiting for a disk or file server{f' ({outside.name})' if outside.name else ''}"
+    return "sleeping"
 
 
 def verdict_text(verdict: ob.TreeVerdict) -> str:
@@ -234,6 +255,10 @@ def observation_text(seen: ob.Observation, *, node: str = "") -> str:
             return f"{plural(seen.count, 'process')} ended in failure in all"
         case ob.KilledExternally():
             return _killed_externally(seen, node)
+        case ob.Blindness():
+            return blindness_text(seen)
+        case ob.Asked():
+            return f"asked: {', '.join(question.replace('_', ' ') for question in seen.questions)}"
         case ob.OwnCode():
             return _own_code(seen)
         case ob.ProgramExit():
@@ -289,7 +314,7 @@ def given_up_text(seen: ob.GivenUp) -> str:
         case "step_timeout":
             busy = "busy, but " if seen.is_busy else ""
             return f"{busy}no progress for {seen.seconds:.0f} s, and the limit is {seen.limit_seconds:.0f} s"
-        case "wait_too_long":
+        case "wait_too_long" | "outside_too_long":
             return f"{seen.seconds:.0f} s in phase {seen.phase}, where the limit is {seen.limit_seconds:.0f} s"
     stack = {
         "busy_stacks_unseen": "; its stacks cannot be read",
@@ -300,6 +325,21 @@ def given_up_text(seen: ob.GivenUp) -> str:
         f"busy in phase {seen.phase} for {seen.seconds:.0f} s without progress, where the limit is "
         f"{seen.limit_seconds:.0f} s{stack}"
     )
+
+
+def blindness_text(seen: ob.Blindness) -> str:
+    """What the watcher of this system cannot see."""
+    hidden = ", ".join(_UNSEEN[name] for name in seen.unseen)
+    return f"this system does not show {hidden}; a hang is noticed by time" if hidden else ""
+
+
+_UNSEEN = {
+    "threads": "single threads",
+    "waits": "what a process waits for",
+    "wait_targets_without_stacks": "what a thread waits for, except by its stack",
+    "exits": "how other processes end",
+    "descendants": "other processes than the one it started",
+}
 
 
 def _process_view(seen: ob.ProcessView) -> str:

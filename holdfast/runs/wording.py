@@ -387,6 +387,7 @@ _REASONS = {
     "supervisor_lost": "its supervisor had ended",
     "called": "called by {title}",
     "killed_externally": "the process was killed externally",
+    "waited_outside": "it waited for something outside the training, which no setting changes",
     "made_worse": "'{title}' made it worse, so it is reverted",
     "rank_chance": "one of several processes failed, perhaps by chance",
     "hang_chance": "it hung after {seconds}, perhaps by chance",

@@ -33,7 +33,7 @@ from holdfast.supervisor.verdict import is_waiting_process, judge_ranks, judge_w
 # deadlock is reported within about five seconds.
 WINDOW_SECONDS = 4.0
 _QUIET_SECONDS, _MOVING_SECONDS = 0.5, 1.0  # between two samples
-_LATE_SECONDS = 10.0  # before it is asked for whose work a training process waits
+_LATE_SECONDS = 5.0  # before it is asked for whose work a training process waits
 _MOST_COST, _MOST_COST_QUIET = 200, 20  # times what a sample cost, before the next
 _DEBUGGERS = ("debugpy", "pydevd")
 _TRAINING_PHASES = ("first step", "step", "evaluate", "save", "export", "begin epoch", "resume")

@@ -60,6 +60,7 @@ class Tried:
     step_reached: int = 0
     phase: str = ""
     is_outside: bool = False  # ended externally: a kill, a stop, a machine that slept
+    has_waited_outside: bool = False  # for something alive outside of the training, until it was given up
     seconds: float = float("inf")  # until its last sign of progress, if known
     ineffective: frozenset[str] = field(default_factory=frozenset)  # settings that had no effect in this script
 
@@ -100,6 +101,10 @@ def choose_fallback(
     # progress look like the run's own doing, such as an out-of-memory killer that leaves no trace.
     if last.is_outside and not has_progress and _killed_at_start(tried) >= _EXTERNAL_TRIES:
         return stop(Reason(kind="killed_at_start", attempts=len(tried)))
+    if last.has_waited_outside and not has_progress and _killed_externally_in_a_row(tried) > _EXTERNAL_TRIES:
+        return stop(Reason(kind="waited_outside"))
+    if last.has_waited_outside:
+        return again(Reason(kind="waited_outside"))
     if last.is_outside and (has_progress or _killed_externally_in_a_row(tried) <= _EXTERNAL_TRIES):
         return again(Reason(kind="killed_externally"))
     # A new error right after a new fallback is blamed on the fallback, not diagnosed: before any rule about errors.

@@ -5,6 +5,7 @@ Three processes with thirteen threads take about half a millisecond. What a thre
 
 import os
 from collections.abc import Iterator, Set
+from functools import lru_cache
 from pathlib import Path
 
 from holdfast.core.observations import Blindness
@@ -137,7 +138,7 @@ def _read_process(pid: int, seen: _Seen, is_detailed: bool) -> tuple[ProcessSamp
         faults=int(fields[7]) + int(fields[9]),
         resident_bytes=int(fields[21]) * _PAGE_BYTES,
         catches_usr1=bool(caught & _USR1_BIT),
-        is_other_program=_is_other_program(pid, int(fields[1]), int(fields[25])),
+        is_other_program=_is_other_program(pid, int(fields[19]), int(fields[1]), int(fields[25])),
         has_alarm=bool(caught & _ALARM_BIT) or bool(_read(folder + b"timers", 64)),
         tracer_pid=int(_field(status, b"TracerPid:") or b"0"),
         threads=tuple(threads),
@@ -145,7 +146,8 @@ def _read_process(pid: int, seen: _Seen, is_detailed: bool) -> tuple[ProcessSamp
     return process, children
 
 
-def _is_other_program(pid: int, parent_pid: int, stack: int) -> bool:
+@lru_cache(maxsize=256)
+def _is_other_program(pid: int, start_ticks: int, parent_pid: int, stack: int) -> bool:
     """False for a fork of its parent, as exec moves the stack, and for a worker that multiprocessing has started."""
     _, fields = _split_stat(_read(b"/proc/%d/stat" % parent_pid))
     if fields and stack == int(fields[25]):

@@ -56,9 +56,14 @@ def tried_of(outcome: Outcome) -> Tried:
         step_reached=outcome.step_reached,
         phase=outcome.phase,
         is_outside=outcome.is_external,
+        has_waited_outside=_has_waited_outside(outcome.cause),
         seconds=_lived_seconds(outcome),
         ineffective=frozenset(outcome.ineffective),
     )
+
+
+def _has_waited_outside(cause: Cause | None) -> bool:
+    return cause is not None and cause.given_up is not None and cause.given_up.reason == "outside_too_long"
 
 
 def _lived_seconds(outcome: Outcome) -> float:

@@ -1,4 +1,4 @@
-"""A pretended macOS on Linux: libproc and `sample` answer for real processes, in the formats of macOS, and /proc is hidden.
+"""A pretended macOS on Linux: libproc and `sample` answer for real processes in the formats of macOS; /proc is hidden.
 
 The structures are packed as <sys/proc_info.h> lays them out, so what reads them is tested on real bytes. `/proc` raises
 FileNotFoundError for all code but this file, psutil and the standard library's own start of processes.

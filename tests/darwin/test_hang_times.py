@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,12 +13,15 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.observations import Verdict
+from holdfast.core.observations import APPLE_GPU, Verdict, WaitTarget
 from holdfast.core.runfolder import BEATS, STACKS
+from holdfast.supervisor import mac_waits
 from holdfast.supervisor.attempt_watch import AttemptSample, AttemptWatch
 from holdfast.supervisor.budgets import Budgets
+from holdfast.supervisor.child_exits import ChildExits
 from holdfast.supervisor.clocks import Clocks
 from holdfast.supervisor.processes import sample_tree
+from tests.darwin.pretended import thread_lines
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pretends a macOS on Linux")
 
@@ -102,3 +106,102 @@ def test_deadlock_is_noticed_in_every_phase_under_every_wrapper(tmp_path, mac, p
     assert sample.is_hung, program.verdicts
     assert sample.verdict.verdict is Verdict.DEADLOCK
     assert sample.silent_seconds <= NOTICED_SECONDS
+
+
+HEALTHY = {
+    "waits for a limited time": ("print('x', flush=True)\nthreading.Event().wait(600)\n", Verdict.TIMED),
+    "sleeps": ("print('x', flush=True)\ntime.sleep(600)\n", Verdict.SLEEPING),
+    "waits for a child that sleeps": ("print('x', flush=True)\nsubprocess.call(['sleep', '600'])\n", Verdict.SLEEPING),
+    "joins a thread that sleeps": (
+        "one = threading.Thread(target=time.sleep, args=(600,), daemon=True)\none.start()\n"
+        "print('x', flush=True)\none.join()\n",
+        Verdict.SLEEPING,
+    ),
+    "waits for an answer": (
+        "import socket\nserver = socket.create_server(('127.0.0.1', 0))\n"
+        "asked = socket.create_connection(server.getsockname())\nprint('x', flush=True)\nasked.recv(1)\n",
+        Verdict.WAIT_NET,
+    ),
+    "has a timer besides its lock": (
+        "threading.Thread(target=lambda: threading.Event().wait(600), daemon=True).start()\n" + OWN_LOCK,
+        Verdict.TIMED,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_wait_that_may_end_by_itself_is_not_a_deadlock(tmp_path, mac, name):
+    code, verdict = HEALTHY[name]
+    with standing(tmp_path, code) as program:
+        sample = program.watch_for(28)  # less than the limit of a step
+    assert not sample.is_hung
+    assert verdict in program.verdicts
+
+
+def test_waits_outside_are_named_and_given_time(tmp_path, mac):
+    with standing(tmp_path, HEALTHY["waits for a child that sleeps"][0]) as program:
+        sample = program.watch_for(300, turn=5.0)
+    assert not sample.is_hung
+    assert (sample.activity.outside.kind, sample.activity.outside.name) == ("child", "sleep")
+
+
+def test_stopped_process_is_noticed(tmp_path, mac):
+    with standing(tmp_path, HEALTHY["sleeps"][0]) as program:
+        os.kill(program.root.pid, signal.SIGSTOP)
+        sample = program.watch_for(30)
+    assert sample.verdict.verdict is Verdict.STOPPED
+    assert sample.silent_seconds <= 10.0
+
+
+def test_without_sample_the_python_stack_tells(tmp_path, mac, monkeypatch):
+    monkeypatch.setattr(mac_waits, "run_sample", lambda pid, seconds=10.0: "")
+    with standing(tmp_path, OWN_LOCK) as program:
+        sample = program.watch_for(60)
+    assert sample.verdict.main.wait.target is WaitTarget.LOCK
+    assert sample.is_hung
+
+
+def test_without_any_stack_a_wait_has_the_limit_of_its_phase(tmp_path, mac, monkeypatch):
+    monkeypatch.setattr(mac_waits, "run_sample", lambda pid, seconds=10.0: "")
+    with standing(tmp_path, OWN_LOCK) as program:
+        next((tmp_path / STACKS).glob("python-*.txt")).unlink()
+        sample = program.watch_for(120)
+    assert sample.is_hung
+    assert sample.verdict.verdict is Verdict.TIMED
+    assert 30 < sample.silent_seconds < 100
+
+
+def test_a_wait_for_the_gpu_needs_a_frame_of_the_gpu(tmp_path, mac, monkeypatch):
+    below = (
+        "at::mps::MPSStream::synchronize(at::mps::SyncType)",
+        "-[_MTLCommandBuffer waitUntilCompleted]",
+        "_pthread_cond_wait",
+        "__psynch_cvwait",
+    )
+    monkeypatch.setattr(
+        mac_waits,
+        "run_sample",
+        lambda pid, seconds=10.0: "\n".join(["Call graph:", *thread_lines(pid, below, is_main=True)]),
+    )
+    with standing(tmp_path, OWN_LOCK) as program:
+        sample = program.watch_for(28)
+    assert sample.verdict.main.wait.name == APPLE_GPU
+    assert not sample.is_hung
+
+
+def test_ends_of_other_processes_are_seen(mac):
+    child = subprocess.Popen(["sh", "-c", "sleep 60 & wait"], start_new_session=True)
+    exits = ChildExits()
+    try:
+        time.sleep(0.3)
+        tree = sample_tree(child.pid)
+        exits.watch(tree.processes)
+        os.kill(tree.processes[1].pid, signal.SIGKILL)
+        child.wait(10)
+        time.sleep(0.2)
+        found = exits.collect(5.0)
+    finally:
+        exits.close()
+        os.killpg(child.pid, signal.SIGKILL) if child.poll() is None else None
+    assert exits.can_see
+    assert tree.processes[0].pid in {one.pid for one in found}

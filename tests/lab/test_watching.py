@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,16 @@ class Short(Budgets):
     def network_seconds(self, phase: str) -> float:
         return SHORT_SECONDS
 
+    def outside_seconds(self) -> float:
+        return SHORT_SECONDS
+
+
+class ShortSteps(Budgets):
+    """Any step may take two seconds; what is outside has the time that users give it."""
+
+    def __init__(self) -> None:
+        super().__init__(step_floor_seconds=2.0)
+
 
 def attach(pid: int) -> None:
     """Hold a process as a debugger does."""
@@ -44,6 +55,44 @@ def attach(pid: int) -> None:
 
 def detach(pid: int) -> None:
     ctypes.CDLL(None).ptrace(17, pid, 0, 0)
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """Answers late, in drips, or reads slowly, by the path it is asked for."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        seconds, self.path = self.server.seconds, self.path.strip("/")
+        if self.path == "silent":
+            time.sleep(seconds)
+        self.send_response(200)
+        self.send_header("Content-Length", "10")
+        self.end_headers()
+        for _ in range(10):
+            time.sleep(seconds / 10 if self.path == "drip" else 0)
+            self.wfile.write(b".")
+
+    def do_POST(self) -> None:
+        left = int(self.headers["Content-Length"])
+        while left > 0:
+            left -= len(self.rfile.read(min(left, 1 << 20)))
+            time.sleep(self.server.seconds / 8)
+        self.do_GET()
+
+    def log_message(self, *arguments: object) -> None:
+        return None
+
+
+@contextlib.contextmanager
+def answering(seconds: float):
+    """A web server outside the tree."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Answers)
+    server.seconds, server.daemon_threads = seconds, True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_address[1]
+    server.shutdown()
+    server.server_close()
 
 
 @contextlib.contextmanager
@@ -198,6 +247,57 @@ def test_a_healthy_program_is_left_alone(healthy, name):
     script = healthy[name]
     assert not any(sample.is_hung for sample in script.samples), script.text
     assert not script.verdicts & {Verdict.DEADLOCK, Verdict.STOPPED, Verdict.CRASH_LOOP}, script.text
+
+
+QUIET_SECONDS = 9.0  # several times the limit of a step
+OUTSIDE = {
+    "child_sleeps": "child",
+    "child_is_captured": "child",
+    "child_computes": "child",
+    "slow_http": "server",
+    "download": "server",
+    "judge": "server",
+    "upload": "server",
+    "lock_of_another_job": "file_lock",
+    "lock_that_is_polled": "sleep",
+    "license_server": "sleep",
+    "debugger_prompt": "client",
+    "map_with_workers": "child",
+    "sleep_between_epochs": "sleep",
+}
+
+
+def outside_runs(folder: Path, seconds: float, budgets: type[Budgets] = ShortSteps) -> dict[str, Watched]:
+    """Every healthy wait for something outside, all at the same time."""
+    locked = folder / "held.lock"
+    with answering(seconds) as port, locked.open("w") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        found = {}
+        for kind in OUTSIDE:
+            place = locked if "lock" in kind else port
+            found[kind] = start(folder / kind, "waits_outside", kind, seconds, place, budgets=budgets())
+            found[kind].name = kind
+        return watch_all(list(found.values()), seconds=seconds + 12)
+
+
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory):
+    return outside_runs(tmp_path_factory.mktemp("outside"), QUIET_SECONDS)
+
+
+@pytest.mark.parametrize(("kind", "what"), OUTSIDE.items())
+def test_wait_for_something_alive_outside_is_left_alone(outside, kind, what):
+    script = outside[kind]
+    assert not any(sample.is_hung for sample in script.samples), script.text
+    waited = [sample.activity for sample in script.samples if sample.activity.outside]
+    assert what in {activity.outside.kind for activity in waited}, script.text
+    assert max(activity.limit_seconds or 0 for activity in waited) >= 1800
+
+
+@pytest.mark.full
+def test_minutes_outside_are_left_alone_with_usual_budgets(tmp_path):
+    for kind, script in outside_runs(tmp_path, 150.0, Budgets).items():
+        assert not any(sample.is_hung for sample in script.samples), f"{kind}: {script.text}"
 
 
 def test_a_slow_server_is_seen_to_answer(healthy):

@@ -185,6 +185,9 @@ def test_every_observation_has_a_sentence(kind):
         "reason": "wait_too_long",
         "fields": {"type": "of_tomorrow"},
         "child_exit": None,
+        "system": "portable",
+        "unseen": ("waits",),
+        "questions": ("disks",),
     }
     import msgspec
 

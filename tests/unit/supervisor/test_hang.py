@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.observations import RankVerdict, TreeVerdict, Verdict, Wait, WaitTarget
+from holdfast.core.observations import RankVerdict, TreeVerdict, Verdict, Wait, WaitingThread, WaitTarget
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.clocks import Clocks, slept_seconds
 from holdfast.supervisor.hang import Ruling, Silence, SilenceClock, StackReport, rule
@@ -31,6 +31,39 @@ def server(silent_seconds: float) -> Wait:
     return Wait(kind="net", target=WaitTarget.ADDRESS, name="10.0.0.1:443", silent_seconds=silent_seconds)
 
 
+def helped(kind: str, *, pid: int = 40, name: str = "sleep") -> RankVerdict:
+    """A training process that waits for its child, which waits itself."""
+    helper = WaitingThread(pid=pid, tid=pid, name=name, wait=Wait(kind=kind, target=WaitTarget.SLEEP))
+    wait = Wait(kind="tree", target=WaitTarget.CHILD, wakers=frozenset({pid}))
+    return RankVerdict(pid=12, verdict=Verdict.SLEEPING, wait=wait, helper=helper)
+
+
+OUTSIDE = [
+    (helped("sleep"), "child"),
+    (helped("timed"), "child"),
+    (RankVerdict(pid=12, verdict=Verdict.SLEEPING, wait=OWN_SLEEP), "sleep"),
+    (RankVerdict(pid=12, verdict=Verdict.WAIT_NET, wait=server(1e6)), "server"),
+    (
+        RankVerdict(
+            pid=12, verdict=Verdict.WAIT_INPUT, wait=Wait(kind="input", target=WaitTarget.FILE_LOCK, name="/data/lock")
+        ),
+        "file_lock",
+    ),
+    (
+        RankVerdict(
+            pid=12, verdict=Verdict.KERNEL, wait=Wait(kind="kernel", target=WaitTarget.KERNEL, name="rpc_wait_bit")
+        ),
+        "disk",
+    ),
+]
+
+
+def judged(main: RankVerdict, seconds: float, phase: str = "step", budgets: Budgets | None = None, **fields) -> Ruling:
+    times = dict.fromkeys(("silent_seconds", "passed_seconds", "still_seconds", "verdict_seconds"), seconds)
+    tree = TreeVerdict(verdict=main.verdict, main=main)
+    return rule(Silence(phase=phase, verdict=tree, **times, **fields), budgets or Budgets())
+
+
 @pytest.mark.parametrize("verdict", [Verdict.DEADLOCK, Verdict.STOPPED])
 def test_deadlock_is_a_hang_in_every_phase(verdict):
     for phase in ("start", "import", "load", "compile", "step", "evaluate", "save", "end"):
@@ -57,9 +90,10 @@ def test_wait_in_a_step_uses_the_step_budget(verdict):
     assert ruled(verdict, 31.0).is_hung
 
 
-def test_a_main_thread_that_sleeps_by_itself_is_given_longer():
-    assert not ruled(Verdict.SLEEPING, 60.0, wait=OWN_SLEEP).is_hung
-    assert ruled(Verdict.SLEEPING, 100.0, wait=OWN_SLEEP).is_hung
+def test_own_wait_with_a_limit_is_given_longer():
+    limited = Wait(kind="timed", target=WaitTarget.LOCK_WITH_TIMEOUT)
+    assert not ruled(Verdict.TIMED, 60.0, wait=limited).is_hung
+    assert ruled(Verdict.TIMED, 100.0, wait=limited).is_hung
 
 
 def test_allowed_wait_has_a_known_deadline():
@@ -202,3 +236,49 @@ def test_time_before_progress_does_not_count():
     assert clock.counted_seconds == 0
     clock.count(107.0, waits)
     assert clock.counted_seconds == clock.silent_seconds(107.0) == 2
+
+
+@pytest.mark.parametrize(("main", "kind"), OUTSIDE)
+@pytest.mark.parametrize("phase", ["start", "step", "evaluate", "save", "begin epoch"])
+def test_wait_for_something_alive_outside_gets_half_an_hour(main, kind, phase):
+    assert main.outside.kind == kind
+    assert not judged(main, 1700.0, phase).is_hung
+    assert judged(main, 1700.0, phase).limit_seconds == 1800.0
+    assert judged(main, 1900.0, phase).given_up.reason == "outside_too_long"
+
+
+def test_longer_waits_of_this_run_raise_the_limit():
+    budgets = Budgets()
+    budgets.note_outside(1200.0)
+    assert not judged(helped("sleep"), 7000.0, budgets=budgets).is_hung
+    assert Budgets(earlier=budgets.learnt()).outside_seconds() == 7200.0
+
+
+@pytest.mark.parametrize(
+    "main",
+    [
+        helped("sleep", pid=12, name="heartbeat"),  # a thread of its own
+        helped("timed", name="pt_data_worker"),
+        helped("input"),  # a child that reads a FIFO nobody writes to
+        RankVerdict(
+            pid=12,
+            verdict=Verdict.WAIT_NET,
+            wait=Wait(kind="net", target=WaitTarget.ADDRESS, name="10.0.0.1:443", is_lost=True),
+        ),
+        RankVerdict(
+            pid=12, verdict=Verdict.WAIT_NET, wait=Wait(kind="net", target=WaitTarget.CONNECTING, name="10.0.0.1:443")
+        ),
+        RankVerdict(pid=12, verdict=Verdict.DEADLOCK, wait=Wait(kind="lock", target=WaitTarget.LOCK)),
+    ],
+)
+def test_wait_without_a_sign_of_life_gets_the_usual_limit(main):
+    assert main.outside is None
+    assert judged(main, 100.0).is_hung
+
+
+def test_another_program_that_computes_is_waited_for():
+    wait = Wait(kind="tree", target=WaitTarget.CHILD, wakers=frozenset({40}))
+    helper = WaitingThread(pid=40, tid=40, name="evaluate", wait=Wait(kind="run", target=WaitTarget.NOTHING))
+    main = RankVerdict(pid=12, verdict=Verdict.MOVING, wait=wait, helper=helper)
+    assert not judged(main, 1700.0, stacks=STILL).is_hung
+    assert judged(main, 1900.0, stacks=STILL).given_up.reason == "outside_too_long"
