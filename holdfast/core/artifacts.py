@@ -1,16 +1,21 @@
 """Files that appear whole or not at all, and the plain form in which values are written."""
 
+import contextlib
 import dataclasses
 import enum
 import json
 import math
 import os
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+
+if sys.platform != "win32":
+    import fcntl
 
 
 def write_artifact(folder: Path, name: str, value: object) -> Path:
@@ -21,12 +26,21 @@ def write_artifact(folder: Path, name: str, value: object) -> Path:
         with draft.open("w", encoding="utf-8") as file:
             json.dump(to_plain(value), file, indent=2, allow_nan=False)
             file.flush()
-            os.fsync(file.fileno())
+            flush_to_disk(file.fileno())
         draft.replace(target)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
     return target
+
+
+def flush_to_disk(file: int) -> None:
+    """Return when a file is on the medium. On macOS fsync only hands it to the drive, which may keep it in a cache."""
+    if sys.platform == "darwin":
+        with contextlib.suppress(OSError):  # not on every file system
+            fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(file)
 
 
 def read_artifact(path: Path) -> dict[str, Any]:

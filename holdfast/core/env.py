@@ -41,7 +41,12 @@ def state_folder() -> Path:
 
 def node_name() -> str:
     """The name of this machine among those of a run: HOLDFAST_NODE, else Slurm's name for it, else its host name."""
-    return os.environ.get("HOLDFAST_NODE") or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    return given_node_name() or socket.gethostname()
+
+
+def given_node_name() -> str:
+    """The name that HOLDFAST_NODE or Slurm gives this machine; empty without one."""
+    return os.environ.get("HOLDFAST_NODE") or os.environ.get("SLURMD_NODENAME") or ""
 
 
 def node_address() -> str:

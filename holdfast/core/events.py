@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.core.data_warnings import DataWarning
 from holdfast.core.evidence import Cause
-from holdfast.core.observations import Activity, LeftProcess
+from holdfast.core.observations import Activity, Blindness, LeftProcess
 from holdfast.core.plan import Choice, Reason
 from holdfast.core.prepared import SplitSize
 from holdfast.core.records import Changes, Interruption, ProofResult, TrialTiming
@@ -246,6 +246,21 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
     phase: str = ""
     noticed_after_seconds: float | None = None
     cause: Cause | Interruption | None = None
+
+
+class CauseCorrected(Event, frozen=True, kw_only=True):
+    """A crash report came after its attempt had ended, and names another cause."""
+
+    number: int
+    slug: str
+    confidence: str
+    cause: Cause
+
+
+class WatchLimited(Event, frozen=True, kw_only=True):
+    """The watcher of this system does not see everything."""
+
+    blindness: Blindness
 
 
 class Decided(Event, frozen=True, kw_only=True):

@@ -339,6 +339,10 @@ class FailedExits(Observation, frozen=True, kw_only=True):
     count: int
 
 
+# Who is known to send SIGKILL and to leave a trace of it.
+KillSender = Literal["", "systemd-oomd", "earlyoom", "slurm_time_limit", "slurm_preemption", "slurm_cancel"]
+
+
 class KilledExternally(Observation, frozen=True, kw_only=True):
     """A signal that ended the attempt and came neither from Holdfast, nor the program, nor the OOM killer."""
 
@@ -347,6 +351,8 @@ class KilledExternally(Observation, frozen=True, kw_only=True):
     pid: int | None = None
     rank: int | None = None
     name: str = ""
+    sender: KillSender = ""  # empty: not known
+    sender_note: str = ""  # what it wrote about it, in its own words
 
 
 class CodePlace(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -435,6 +441,19 @@ class JetsamKill(Observation, frozen=True, kw_only=True):
     resident_bytes: int = 0
 
 
+class MemoryRoom(Observation, frozen=True, kw_only=True):
+    """How little memory the machine had left while an attempt ran; asked where the kernel counts no kills."""
+
+    lowest_free_bytes: int
+    total_bytes: int
+    peak_bytes: int = 0  # of the attempt's processes
+
+    @property
+    def is_ample(self) -> bool:
+        """True when memory was never near its end."""
+        return self.lowest_free_bytes >= 0.1 * self.total_bytes and self.peak_bytes < 0.5 * self.total_bytes
+
+
 class MemoryUse(Observation, frozen=True, kw_only=True):
     """How much memory the tree held over time."""
 
@@ -506,8 +525,8 @@ AnyObservation = (
     ExitStatus | TreeVerdict | GivenUp | LastPhase | ProcessView | MutexWait | ProcessExit | FailedExits
     | Blindness | Asked | KilledExternally | OwnCode | ProgramExit | RankStack
     | OomKill | OomKillerOff | NoOomKill | KernelKill
-    | JetsamKill | MemoryUse | DiskSpace | NonFiniteNumbers | UnusableCheckpoint | UnsavedCheckpoint | FailedProbe
-    | UnknownObservation
+    | JetsamKill | MemoryRoom | MemoryUse | DiskSpace | NonFiniteNumbers | UnusableCheckpoint | UnsavedCheckpoint
+    | FailedProbe | UnknownObservation
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from msgspec import structs
 
-from holdfast.core.artifacts import to_plain
+from holdfast.core.artifacts import flush_to_disk, to_plain
 from holdfast.core.disk_space import FULL, why_not
 from holdfast.core.errors import MachineError, RequestError, set_to
 from holdfast.core.facts import DatasetFacts, Task
@@ -282,6 +282,6 @@ def sync(path: Path) -> None:
     """Make sure that a file, or the list of names in a folder, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        flush_to_disk(descriptor)
     finally:
         os.close(descriptor)

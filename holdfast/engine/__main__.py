@@ -14,9 +14,10 @@ from holdfast.core.errors import HoldfastError, MachineError, RequestError, erro
 from holdfast.core.event_log import EventLog
 from holdfast.core.events import Event, RankEnded, RanksConnected, RankStarted
 from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.parent_death import end_with_parent
 from holdfast.core.plan import MLX
 from holdfast.core.runfolder import BEAT, BEATS, EVENTS, REFUSED, STACKS, STOP
-from holdfast.engine.process_setup import end_with_parent, prepare_process
+from holdfast.engine.process_setup import prepare_process
 from holdfast.engine.rank_info import RankInfo, read_rank_info
 
 
@@ -33,7 +34,9 @@ def main(attempt: Path) -> int:
     _dump_stacks_on_signal(attempt)
     if info:
         events.write(RankStarted(pid=os.getpid(), rank=info.rank, world_size=info.size))
-        end_with_parent()
+    # Ranks lead their own sessions, so no other signal reaches them when torchrun dies; and on macOS nothing else tells
+    # an engine that its supervisor has died.
+    end_with_parent()
     beat.enter("import")
     prepare_process()
     # Imported here, so that the beat and the stack dumps work while torch loads.

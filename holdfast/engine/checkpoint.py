@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import msgspec
 from safetensors import SafetensorError
 
-from holdfast.core.artifacts import to_plain, write_artifact
+from holdfast.core.artifacts import flush_to_disk, to_plain, write_artifact
 from holdfast.core.disk_space import FULL, room_at
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.event_log import EventLog
@@ -262,14 +262,14 @@ def is_full(error: Exception) -> bool:
 def _checksum(path: Path, *, sync: bool = False) -> str:
     with path.open("rb") as file:
         if sync:
-            os.fsync(file.fileno())
+            flush_to_disk(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        flush_to_disk(handle)
     finally:
         os.close(handle)
 

@@ -3,13 +3,11 @@
 import contextlib
 import ctypes
 import os
-import signal
 import sys
 from importlib import import_module
 
 # From <malloc.h>.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
-_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
 def prepare_process() -> None:
@@ -31,13 +29,3 @@ def prepare_process() -> None:
     mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
     mallopt(_TOP_PAD, 64 << 20)
     mallopt(_ARENA_MAX, 1)  # so that other threads' memory is kept too
-
-
-def end_with_parent() -> None:
-    """Receive SIGTERM when torchrun dies in any way: ranks lead their own sessions, so no other signal reaches them."""
-    if sys.platform != "linux":
-        return
-    launcher = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != launcher:  # it died before prctl took effect
-        os.kill(os.getpid(), signal.SIGTERM)

@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 
 from holdfast.core.env import ATTEMPT_VARIABLE
+from holdfast.core.parent_death import end_with_parent
 from holdfast.core.runfolder import OUTPUT
 from holdfast.engine.process_setup import prepare_process
 
@@ -29,6 +30,7 @@ def main() -> int:
     """Wait, run the requested module, and return its exit code."""
     faulthandler.enable()
     prepare_process()
+    end_with_parent()
     before = _offer_to_oom_killer("1000")
     _import_in_the_background()
     os.write(1, b"ready\n")

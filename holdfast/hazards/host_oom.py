@@ -27,6 +27,7 @@ from holdfast.core.plan import Plan, Remedy
 from holdfast.core.text import human_bytes
 from holdfast.hazards import Case, Hazard, Invited, ended_by, judged, observed, proves, seen, suggests
 
+MEMORY_GUARDS = ("systemd-oomd", "earlyoom")  # they kill before the kernel would
 _LOW_FREE_BYTES = 2_000_000_000
 _SMALL_BYTES = 8_000_000_000
 
@@ -124,6 +125,7 @@ HAZARD = Hazard(
         judged("proves", _kill_was_counted),
         proves(observed(KernelKill)),
         proves(observed(JetsamKill)),
+        proves(observed(KilledExternally, lambda one: one.sender in MEMORY_GUARDS)),
         proves(observed(OomKillerOff)),
         suggests(observed(OomKill, lambda one: not one.cgroup), also=(ended_by("SIGKILL"),)),
         suggests("error", r"(?:^|[\s.])MemoryError\b", unless=(seen("error", r"(?i)cuda|cupy|gpu"),)),
@@ -195,6 +197,7 @@ HAZARD = Hazard(
         "Process finished with exit code 137 (interrupted by signal 9: SIGKILL)",
         "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
         Case("Epoch 0:  12%|#2        | 120/1000 [00:40<05:00,  2.9it/s]", "SIGKILL"),
+        Case("step 40 loss 0.91", "SIGKILL", (KilledExternally(signal="SIGKILL", sender="systemd-oomd"),)),
         Case(
             "step 40 loss 0.91",
             "SIGKILL",

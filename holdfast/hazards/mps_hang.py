@@ -18,8 +18,10 @@ _GPU_WAIT = (
     r"waitUntil(?:Completed|Scheduled)|MPSStream::(?:synchronize|commit\w*|executeMPSGraph)|deviceSynchronize|waitForCpuSync"
     r"|_local_scalar_dense_mps|mps_copy_|copy_from_mps|copy_to_mps|MPSEvent|^synchronize \(.*torch[/\\]mps"
 )
-_SYSTEM_WAIT = (
-    r"^(?:__psynch_cvwait|semaphore_wait_trap|__ulock_wait\w*|_dispatch_sync_f_slow|__DISPATCH_WAIT\w*|mach_msg\w*)"
+# How every waiting thread of macOS looks, whatever it waits for: with these frames known, one of the GPU must be too.
+_SYSTEM_WAIT = seen(
+    "frame",
+    r"^(?:__psynch_\w+|semaphore_wait_trap|__ulock_wait\w*|__semwait_signal|__wait4|kevent|mach_msg\w*)",
 )
 _READS_FROM_GPU = seen("log", r"\.(?:item|cpu|numpy|tolist|synchronize|backward|to)\(|optimizer\.step")
 _OTHER_WAIT = (
@@ -52,8 +54,7 @@ HAZARD = Hazard(
         ),
         suggests("log", r"MPSGraph\w*|_MTLCommandBuffer|specializeWithDevice", also=(HUNG,)),
         suggests("log", r"kIOGPUCommandBufferCallbackError(?:Hang|Timeout)", also=(HUNG,)),
-        suggests("frame", _SYSTEM_WAIT, also=(HUNG,), unless=_OTHER_WAIT),
-        suggests("log", MPS_WORD, also=(HUNG,), unless=_OTHER_WAIT),
+        suggests("log", MPS_WORD, also=(HUNG,), unless=(*_OTHER_WAIT, _SYSTEM_WAIT)),
         suggests("error", r"KeyboardInterrupt", also=(ON_MPS, _READS_FROM_GPU), unless=_OTHER_WAIT),
     ),
     remedies=(
@@ -80,7 +81,6 @@ HAZARD = Hazard(
             "    frame #1: 0x00000001aa78b1b4 Metal`-[_MTLCommandBuffer waitUntilCompleted] + 84\n",
             "hang",
         ),
-        Case("    frame #0: 0x0000000187b126ec libsystem_kernel.dylib`__psynch_cvwait + 8\n", "hang"),
         Case("Using device: mps\nStarting training...\n  0%|          | 0/1248 [00:00<?, ?it/s]", "hang"),
         Case("GPU available: True (mps), used: True\nSanity Checking: |          | 0/? [00:00<?, ?it/s]", "hang"),
         Case(
@@ -92,6 +92,14 @@ HAZARD = Hazard(
         'device: mps\nTraceback (most recent call last):\n  File "train.py", line 9, in step\n    total += loss.item()\nKeyboardInterrupt',
     ),
     near_misses=(
+        Case("    frame #0: 0x0000000187b126ec libsystem_kernel.dylib`__psynch_cvwait + 8\n", "hang"),
+        Case(  # a lock of Python, as `sample` shows it
+            "Using device: mps\nCall graph:\n    86 Thread_2140391   DispatchQueue_1: com.apple.main-thread  (serial)\n"
+            "    + 86 lock_PyThread_acquire_lock  (in Python) + 72  [0x103b5a7c8]\n"
+            "    +   86 PyThread_acquire_lock_timed  (in Python) + 596  [0x103b0f5d4]\n"
+            "    +     86 __psynch_cvwait  (in libsystem_kernel.dylib) + 8  [0x18ab2d3cc]\n",
+            "hang",
+        ),
         Case(
             "Thread 4 Crashed::  Dispatch queue: metal gpu stream\n1   Metal   0x1a3213cb0 MTLReportFailure.cold.1 + 48\n",
             "SIGABRT",

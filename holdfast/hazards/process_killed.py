@@ -9,6 +9,7 @@ What we do: continue from the last checkpoint with the same settings: a kill doe
 from holdfast.core.observations import KilledExternally, OomKill
 from holdfast.core.plan import Remedy
 from holdfast.hazards import Case, Hazard, observed, proves, seen, suggests
+from holdfast.hazards.host_oom import MEMORY_GUARDS
 
 _ASKED = observed(KilledExternally, lambda one: one.signal != "SIGKILL")
 
@@ -18,7 +19,7 @@ HAZARD = Hazard(
     kind="crash",
     over=("host-oom",),
     signs=(
-        proves(observed(KilledExternally, lambda one: one.signal == "SIGKILL")),
+        proves(observed(KilledExternally, lambda one: one.signal == "SIGKILL" and one.sender not in MEMORY_GUARDS)),
         # A script may also kill its own process group after an error, which is then in the log.
         proves(_ASKED, unless=(seen("error", r"."),)),
         suggests(_ASKED),

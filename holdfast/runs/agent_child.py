@@ -21,6 +21,7 @@ import msgspec
 from holdfast.core.artifacts import to_json, write_artifact
 from holdfast.core.errors import HoldfastError, error_record
 from holdfast.core.events import MOVING, Event, Planned
+from holdfast.core.parent_death import wait_for_exit
 from holdfast.core.runfolder import REFUSED
 from holdfast.runs.lease import HELD_BY_OTHER, AlreadyHeld
 from holdfast.runs.process_identity import kill_run
@@ -69,8 +70,7 @@ def _leave(number: int, frame: object) -> None:
 
 def _watch_agent(run: Path, agent_pid: int, save_seconds: float) -> None:
     """Stop when the agent is gone, and kill what has not stopped in time."""
-    while os.getppid() == agent_pid:
-        time.sleep(_POLL_SECONDS)
+    wait_for_exit(agent_pid)
     deadline = read_clocks().boot_seconds + save_seconds  # a lease also expires while the machine sleeps
     os.kill(os.getpid(), signal.SIGTERM)
     _log(f"the agent is gone; saving and stopping within {save_seconds:g} s")

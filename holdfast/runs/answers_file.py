@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from holdfast.core.artifacts import flush_to_disk
 from holdfast.core.errors import MachineError, RequestError
 
 Row = dict[str, Any]
@@ -43,7 +44,7 @@ def write_answers(path: Path, pairs: Iterable[tuple[Row, Row]], *, every_label: 
             delimiter = _CSV.get(path.suffix.lower())
             _write_csv(file, counting(), delimiter, every_label) if delimiter else _write_lines(file, counting())
             file.flush()
-            os.fsync(file.fileno())
+            flush_to_disk(file.fileno())
         draft.replace(path)
     except OSError as error:
         raise MachineError(f"the answers cannot be written: {error.strerror}", found=str(path)) from error

@@ -9,7 +9,7 @@ from holdfast.core.plan import Choice
 from holdfast.core.records import LongestExamples, RecalledProof, ResumeCheck
 from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
 from holdfast.runs.cause_wording import full_cause_text, short_cause_text
-from holdfast.runs.observation_wording import activity_text, nan_text, phase_text, process_text
+from holdfast.runs.observation_wording import activity_text, blindness_text, nan_text, phase_text, process_text
 from holdfast.runs.proof_wording import proof_mark, proof_text
 from holdfast.runs.wording import (
     ENDED,
@@ -82,6 +82,12 @@ def _attempt_event(event: ev.Event) -> list[Line]:
             return [Line(f"{what}; collecting evidence", "..", is_detail=True)]
         case ev.AttemptEnded():
             return _attempt_ended(event)
+        case ev.CauseCorrected():
+            cause = clean(short_cause_text(event.cause))
+            return [Line(f"attempt {event.number}: its crash report came; {cause}{named_text(event.slug)}", "x")]
+        case ev.WatchLimited():
+            is_detail = event.blindness.system == "macos"
+            return [Line(clean(blindness_text(event.blindness)), "..", is_detail=is_detail)]
         case ev.Decided(action="stop"):
             return []  # the result says so
         case ev.DiskFull():

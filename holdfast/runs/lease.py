@@ -16,6 +16,7 @@ Leaves: leases/NNNNNN/notice, supervisor.json.
 import contextlib
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from typing import Any, Generic, TypeVar
 from msgspec.structs import replace
 
 from holdfast.core.disk_space import cannot_write
-from holdfast.core.env import lease_seconds, node_name
+from holdfast.core.env import given_node_name, lease_seconds, node_name
 from holdfast.core.errors import HoldfastError, RequestError, as_record
 from holdfast.core.event_log import EventSink
 from holdfast.core.events import Event, LeaderAwaited, StorageRestored, StorageTrouble
@@ -37,7 +38,7 @@ from holdfast.runs.process_identity import describe_process
 from holdfast.runs.stop_signals import exit_code_of
 from holdfast.supervisor.clocks import read_clocks
 from holdfast.supervisor.members import boot_id, find_member, start_ticks_of
-from holdfast.supervisor.processes import Identity
+from holdfast.supervisor.processes import Identity, this_system
 
 HELD_BY_OTHER = 75  # exit code of a supervisor that was refused; sysexits calls it "try again later"
 
@@ -200,7 +201,10 @@ def describe_self(kind: type[N], **fields: Any) -> N:
 
 
 def machine_id() -> str:
-    """Names the machine, its start and, in a container, the processes that can be seen from here."""
+    """Names the machine, its start and, in a container, the processes that can be seen from here.
+
+    The host name is in it only where the system names no start: macOS changes it with the network.
+    """
     return f"{boot_id() or socket.gethostname()} {_processes_id() or ''}".strip()
 
 
@@ -215,20 +219,28 @@ def is_here_and_gone(notice: SupervisorNotice) -> bool:
     if _is_of_this_start(notice):
         return not is_here(notice)
     # The machine was started again since.
-    return bool(_hardware_id()) and (notice.hardware, notice.node) == (_hardware_id(), node_name())
+    return bool(_hardware_id()) and notice.hardware == _hardware_id() and _is_of_this_node(notice)
 
 
 def _is_of_this_start(notice: SupervisorNotice) -> bool:
-    return (notice.machine, notice.node) == (machine_id(), node_name())
+    return notice.machine == machine_id() and _is_of_this_node(notice)
+
+
+def _is_of_this_node(notice: SupervisorNotice) -> bool:
+    """False when several nodes of a run share this machine, and the notice is another's."""
+    return given_node_name() in ("", notice.node)
 
 
 def _hardware_id() -> str:
-    """Names the machine over its restarts; empty in a container, which may have been moved to another machine."""
-    if _processes_id() != _ALL_PROCESSES:
+    """Names the machine over its restarts; empty in a container, which may have been moved to another machine.
+
+    Copies of a Linux image may share /etc/machine-id, so the host name is added there. A Mac's hardware has a UUID.
+    """
+    found = this_system().hardware_id()
+    if not found or _processes_id() not in (_ALL_PROCESSES, None):
         return ""
-    with contextlib.suppress(OSError):
-        return f"{socket.gethostname()} {Path('/etc/machine-id').read_text().strip()}"
-    return ""
+    host = "" if sys.platform == "darwin" else socket.gethostname()
+    return f"{host} {found}".strip()
 
 
 def _processes_id() -> int | None:

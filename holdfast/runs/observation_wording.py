@@ -288,6 +288,9 @@ def _resource_text(seen: ob.Observation) -> str:
         case ob.JetsamKill():
             resident = human_bytes(seen.resident_bytes)
             return f"macOS ended pid {seen.pid} ({seen.name or '?'}): {seen.reason}, resident {resident}"
+        case ob.MemoryRoom():
+            free, total = human_bytes(seen.lowest_free_bytes), human_bytes(seen.total_bytes)
+            return f"at least {free} of {total} of memory stayed free"
         case ob.MemoryUse():
             growth = f", growing by {human_bytes(seen.growth_per_step)} a step since step {seen.since_step}"
             most = f"resident {human_bytes(seen.last_bytes)} in the last sample, {human_bytes(seen.peak_bytes)} at most"
@@ -388,11 +391,26 @@ def _killed_externally(seen: ob.KilledExternally, node: str) -> str:
     if seen.signal != "SIGKILL":
         return f"ended externally by {seen.signal}, which Holdfast did not send"
     if seen.victim == "root" or seen.pid is None:
-        return "killed externally by SIGKILL; no OOM kill was counted"
+        return f"killed externally by SIGKILL; {_sender(seen)}"
     whom = _who(seen.rank, seen.pid, seen.name, node)
     if seen.victim == "launcher":
         whom = f"the launcher of the ranks (pid {seen.pid})"
-    return f"{whom} was killed externally by SIGKILL; no OOM kill was counted"
+    return f"{whom} was killed externally by SIGKILL; {_sender(seen)}"
+
+
+def _sender(seen: ob.KilledExternally) -> str:
+    """Who sent it, as far as that is known."""
+    note = f": {seen.sender_note}" if seen.sender_note else ""
+    match seen.sender:
+        case "slurm_time_limit":
+            return f"the job reached its Slurm time limit{note}"
+        case "slurm_preemption":
+            return f"Slurm preempted the job{note}"
+        case "slurm_cancel":
+            return f"the Slurm job was cancelled{note}"
+        case "":
+            return "no OOM kill was counted, and who sent it is not known"
+    return f"sent by {seen.sender}{note}"
 
 
 def _who(rank: int | None, pid: int, name: str, node: str) -> str:

@@ -175,6 +175,8 @@ def _apply_to_attempt(attempt: AttemptState, event: ev.Event, curves: Curves) ->
                 ended=event.time,
                 quiet=None,
             )
+        case ev.CauseCorrected():
+            return replace(attempt, slug=event.slug, cause=event.cause)
         case ev.RunFinished() | ev.RunStopped() if attempt.is_running:
             ending: AttemptEnd = "finished" if isinstance(event, ev.RunFinished) else "stopped"
             return replace(attempt, outcome=ending, ended=event.time, quiet=None)

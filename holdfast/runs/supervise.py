@@ -37,6 +37,7 @@ from holdfast.core.events import (
     MOVING,
     AttemptEnded,
     AttemptStarted,
+    CauseCorrected,
     Decided,
     Event,
     RunFailed,
@@ -59,11 +60,13 @@ from holdfast.supervisor.attempt import CallOff, StopRequest, run_attempt
 from holdfast.supervisor.budgets import STEP_FLOOR_SECONDS, Budgets
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.ladder import Ladder, choose_fallback
+from holdfast.supervisor.late_reports import LateReports
 from holdfast.supervisor.outcome import engine_error, ineffective_changes, tried_of
 
 __all__ = ["Result", "RunSpec", "StopRequest", "supervise"]
 
 BUSY = "busy-livelock"
+_LOOK_SECONDS = 0.25
 PATIENCE_FACTOR, MOST_PATIENCE_SECONDS = 4.0, 3600.0
 
 
@@ -113,6 +116,7 @@ class _Supervision:
         self._phases = self._known.phases if self._known else {}
         self._learnt: Mapping[str, float] = {}
         self._history: list[Outcome] = []
+        self._late = LateReports()
 
     def run(self) -> Result:
         """Attempt until it finishes, is stopped, or nothing is left to try."""
@@ -130,23 +134,30 @@ class _Supervision:
                 return self._stopped(last or Outcome(number=0, outcome="stopped"))
             outcome, diagnosis = self._attempt(number, decision, resume=number > 1)
             history.append(outcome)
+            self._late.expect(outcome, attempt_folder(self._run, number))
             if outcome.outcome == "finished":
                 return self._finished(outcome)
             if outcome.outcome == "stopped":
                 return self._stopped(outcome)
-            decision = choose_fallback(
-                diagnosis,
-                [tried_of(one) for one in history],
-                self._spec.ladder,
-                allow_changes=self._spec.allow_changes,
-                max_attempts=self._spec.max_attempts,
-            )
+            decision = self._decide(diagnosis)
+            if decision.action == "stop" and (corrected := self._await_report(number)):
+                outcome, diagnosis = history[-1], corrected
+                decision = self._decide(diagnosis)
             _keep(attempt_folder(self._run, number), decision)
             self._report(Decided(action=decision.action, fallback=_title(decision), reason=decision.reason))
             if self._stop.is_asked:
                 return self._stopped(outcome)
             if decision.action == "stop":
                 return self._failed(outcome, diagnosis, decision)
+
+    def _decide(self, diagnosis: Diagnosis) -> Decision:
+        return choose_fallback(
+            diagnosis,
+            [tried_of(one) for one in self._history],
+            self._spec.ladder,
+            allow_changes=self._spec.allow_changes,
+            max_attempts=self._spec.max_attempts,
+        )
 
     def _gather(self, peers: Peers) -> bool:
         """Wait for the other machines; this does not count as time of the run."""
@@ -289,9 +300,31 @@ class _Supervision:
         _keep(self._run, result)
         return result
 
+    def _correct(self) -> Diagnosis | None:
+        """Correct the cause of each attempt whose crash report has come; the newest diagnosis, if there is one."""
+        newest = None
+        for outcome, newest in self._late.take():
+            self._history[:] = [outcome if one.number == outcome.number else one for one in self._history]
+            _keep(attempt_folder(self._run, outcome.number), outcome)
+            if outcome.cause:
+                event = CauseCorrected(
+                    number=outcome.number, slug=newest.slug, confidence=newest.confidence, cause=outcome.cause
+                )
+                self._report(event)
+        return newest
+
+    def _await_report(self, number: int) -> Diagnosis | None:
+        """Wait for the crash report of the last attempt: nothing else is left to do."""
+        while self._late.is_expected(number) and not self._stop.is_asked:
+            if newest := self._correct():
+                return newest
+            time.sleep(_LOOK_SECONDS)
+        return None
+
     def _watched(self, event: Event) -> None:
         """Report an event of the attempt, and whether the storage still takes what the lease says."""
         self._report(event)
+        self._correct()
         if isinstance(event, MOVING) and (trouble := self._lease.new_trouble()):
             self._report(trouble)
 

@@ -3,21 +3,20 @@
     python -m holdfast.service.child_process agent|dispatcher ARGUMENTS
     python -m holdfast.service.child_process end-with PID COMMAND...
 
-On Linux the kernel kills the child when its parent dies; elsewhere a process between the two checks once a second.
+On Linux the kernel kills the child when its parent dies; elsewhere a process between the two waits for that.
 """
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
-import time
 from importlib import import_module
+
+from holdfast.core.parent_death import call_at_exit_of, end_with_parent
 
 _END_WITH = "end-with"
 _NAMES = ("agent", "dispatcher")
 _SETTINGS = "holdfast.service.settings"
-_PR_SET_PDEATHSIG = 1
 
 
 def command_of(name: str, *arguments: str) -> list[str]:
@@ -43,19 +42,13 @@ def set_up(*, is_light: bool = False) -> None:
 def _end_with(parent_pid: int, command: list[str]) -> None:
     """Become the command, or watch over it."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)  # survives the exec below
-        # A parent that died before prctl sends no signal any more.
-        if os.getppid() == parent_pid:
-            os.execv(command[0], command)
-        return
+        end_with_parent(signal.SIGKILL, parent_pid)  # survives the exec
+        os.execv(command[0], command)
     child = subprocess.Popen(command)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda asked, _: child.send_signal(asked))
-    while child.poll() is None:
-        if os.getppid() != parent_pid:
-            child.kill()
-        time.sleep(1.0)
-    raise SystemExit(child.returncode)
+    call_at_exit_of(parent_pid, child.kill)
+    raise SystemExit(child.wait())
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from holdfast.core.events import (
     Ticked,
     TrainingFinished,
     TreeSampled,
+    WatchLimited,
 )
 from holdfast.core.evidence import Diagnosis, Evidence
 from holdfast.core.observations import LeftProcess, Verdict
@@ -66,7 +67,7 @@ from holdfast.supervisor.outcome import (
     newest_beat,
     was_killed_externally,
 )
-from holdfast.supervisor.processes import Member
+from holdfast.supervisor.processes import Member, this_system
 
 # Continue; end, because it failed elsewhere; collect evidence first, because it hangs somewhere.
 CallOff = Literal["", "end", "look"]
@@ -148,6 +149,8 @@ class _Attempt:
     def run(self) -> tuple[Outcome, Diagnosis]:
         """Start the child and stay with it until it is gone."""
         begun = time.monotonic()
+        if blindness := this_system().blindness:
+            self._on_event(WatchLimited(blindness=blindness))
         mark = MemoryMark()
         child = start_child(self._launch)
         try:
@@ -203,7 +206,7 @@ class _Attempt:
             now = time.monotonic()
             if now >= next_sample:
                 sample = watch.sample()
-                mark.see_all(child.pid, sample.pids)
+                mark.see_all(child.pid, sample.pids, sample.resident_bytes)
                 next_sample = now + watch.next_sample_seconds
                 self._report(sample, now)
                 if full := self._full_disk.check(now):
@@ -232,7 +235,7 @@ class _Attempt:
         attempt, is_hung = self._launch.attempt, code is None
         self._on_event(FailureNoticed(phase=sample.phase, step=sample.step, exit_code=code))
         exits = tuple(watch.exits.seen)
-        ending = Ending(returncode=code, is_hung=is_hung, started=self._started)
+        ending = Ending(returncode=code, is_hung=is_hung, started=self._started, sees_exits=watch.exits.can_see)
         try:
             collected = collect(attempt, ending, sample, exits, mark, child)
             if left := end_tree(attempt, child, _HUNG_GRACE_SECONDS).left:
@@ -380,10 +383,10 @@ def _is_external(sample: AttemptSample, code: int | None, exits: Sequence[ChildE
         is_outside = sample.given_up is not None and sample.given_up.reason == "outside_too_long"
         return is_outside or sample.verdict.verdict is Verdict.STOPPED
     proof = mark.proof({child.pid for child in exits})
-    if was_killed_externally(code, proof.has_kill):
+    can_tell = proof.rules_out_kill or proof.could_be_asked
+    if was_killed_externally(code, is_oom=proof.has_kill, can_tell=can_tell):
         return True
     # A launcher ends with a code of its own after a process of its tree was killed.
     first = min((child for child in exits if child.signal), key=lambda child: child.at_seconds, default=None)
-    return (
-        first is not None and first.signal == signal.SIGKILL and was_killed_externally(-signal.SIGKILL, proof.has_kill)
-    )
+    is_kill = first is not None and first.signal == signal.SIGKILL
+    return is_kill and was_killed_externally(-signal.SIGKILL, is_oom=proof.has_kill, can_tell=can_tell)

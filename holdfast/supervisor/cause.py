@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from holdfast.core.evidence import Cause, Diagnosis, Evidence, Frame, RuledOut, Seen
 from holdfast.core.observations import (
+    Asked,
     DiskSpace,
     ExitStatus,
     GivenUp,
@@ -63,20 +64,20 @@ def find_cause(evidence: Evidence, diagnosis: Diagnosis, collected: CollectedEvi
 
 
 def what_was_ruled_out(evidence: Evidence) -> tuple[RuledOut, ...]:
-    """What was asked and answered with no."""
+    """What was asked on this system and answered with no."""
     return tuple(_ruled_out(evidence))
 
 
 def _ruled_out(evidence: Evidence) -> Iterator[RuledOut]:
-    if not evidence.observations:
-        return
+    asked = {question for one in evidence.observed(Asked) for question in one.questions}
     if any(evidence.observed(NoOomKill)):
         yield "memory_kill"
-    if not any(evidence.observed(ProcessExit)):
+    if "process_exits" in asked and not any(evidence.observed(ProcessExit)):
         yield "crash_of_another_process"
-    if not any(not space.is_shared_memory for space in evidence.observed(DiskSpace)):
+    if "disks" in asked and not any(not space.is_shared_memory for space in evidence.observed(DiskSpace)):
         yield "full_disk"
-    if any(seen.verdict is not Verdict.DEADLOCK for seen in evidence.observed(TreeVerdict)):
+    verdicts = tuple(evidence.observed(TreeVerdict))
+    if "waits" in asked and any(seen.verdict is not Verdict.DEADLOCK for seen in verdicts):
         yield "deadlock"
 
 

@@ -20,6 +20,7 @@ from holdfast.core.event_log import read_events
 from holdfast.core.events import BadNumbersFound, CheckpointFailed, CheckpointRejected
 from holdfast.core.evidence import Evidence, Frame, Stack, Text
 from holdfast.core.observations import (
+    Asked,
     ExitStatus,
     FailedProbe,
     KilledExternally,
@@ -29,11 +30,13 @@ from holdfast.core.observations import (
     ProcessExit,
     ProcessView,
     ProgramExit,
+    Question,
     RankVerdict,
     TreeVerdict,
     UnsavedCheckpoint,
     UnusableCheckpoint,
     Verdict,
+    WaitTarget,
 )
 from holdfast.core.records import CollectedEvidence, Outcome, read_record, write_record
 from holdfast.core.runfolder import EVENTS, OUTPUT, STACKS
@@ -44,19 +47,19 @@ from holdfast.supervisor.child import Child, free_room
 from holdfast.supervisor.child_exits import ExitOrder, read_positions, read_ranks, signal_name
 from holdfast.supervisor.disk_check import find_disk_space
 from holdfast.supervisor.dumps import dump_stacks
+from holdfast.supervisor.kill_sender import find_sender
 from holdfast.supervisor.mac_reports import find_crash_report
 from holdfast.supervisor.members import read_root
 from holdfast.supervisor.memory_proof import MemoryMark, find_memory_use, last_resident_bytes
 from holdfast.supervisor.own_code import HELD, find_own_code, find_program_exit, find_rank_stacks, sort_by_stacks
 from holdfast.supervisor.process_view import view_processes
-from holdfast.supervisor.processes import Identity
+from holdfast.supervisor.processes import Identity, this_system
 
 if TYPE_CHECKING:
     from holdfast.supervisor.attempt_watch import AttemptSample
     from holdfast.supervisor.child_exits import ChildExit
 
-_CRASH_REPORT = "crash.ips"
-_CRASH_REPORT_SECONDS = 3.0
+CRASH_REPORT = "crash.ips"
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
 
 
@@ -67,6 +70,7 @@ class Ending:
     returncode: int | None = None  # negative for a signal; None when it was alive and given up
     is_hung: bool = False
     started: float = 0.0  # time of day
+    sees_exits: bool = False  # whether this system tells how other processes end
 
     @property
     def status(self) -> ExitStatus | None:
@@ -119,6 +123,7 @@ def collect(
     found += _probe("events", lambda: _reported(attempt))
     if has_crashed:
         found += _probe("crash reports", lambda: _keep_crash_report(attempt, pids, ending.started))
+    found += _asked(ending, sample, verdict)
     free_room(attempt)  # after the disks were asked
     collected = CollectedEvidence(
         exit=ending.status,
@@ -167,6 +172,19 @@ def _sampled(sample: "AttemptSample | None", verdict: TreeVerdict | None) -> Ite
         yield LastPhase(phase=sample.phase, step=sample.step, steps=sample.steps)
 
 
+def _asked(ending: Ending, sample: "AttemptSample | None", verdict: TreeVerdict | None) -> Iterator[Observation]:
+    """What this system could be asked about the attempt."""
+    questions: list[Question] = ["process_exits"] if ending.sees_exits else []
+    if not (verdict and verdict.verdict is Verdict.KERNEL):
+        questions.append("disks")
+    wait = verdict.main.wait if verdict and verdict.main else None
+    if wait and wait.target is not WaitTarget.UNKNOWN:
+        questions.append("waits")
+    if blindness := this_system().blindness:
+        yield blindness
+    yield Asked(questions=tuple(questions))
+
+
 def _numbered(verdicts: Sequence[RankVerdict], ranks: Mapping[int, int]) -> list[RankVerdict]:
     """The same verdicts with the ranks that the processes reported."""
     return [replace(one, rank=ranks.get(one.pid, one.rank)) for one in verdicts]
@@ -192,8 +210,8 @@ def _dump(attempt: Path, root: Identity, verdict: TreeVerdict | None, seen: Iter
 
 
 def _keep_crash_report(attempt: Path, pids: set[int], since: float) -> list[Observation]:
-    if report := find_crash_report(pids, since, _CRASH_REPORT_SECONDS):
-        (attempt / _CRASH_REPORT).write_text(report, encoding="utf-8")
+    if report := find_crash_report(pids, since):
+        (attempt / CRASH_REPORT).write_text(report, encoding="utf-8")
     return []
 
 
@@ -217,8 +235,10 @@ def _memory(
     if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         yield KilledExternally(signal=signal_name(number))
     was_killed = number == signal.SIGKILL or victim
-    if was_killed and proof and not proof.has_kill and proof.could_be_asked:
-        yield _killed(victim)
+    if was_killed and proof and proof.rules_out_kill:
+        killed = _killed(victim)
+        sender, note = find_sender({killed.pid or 0, *pids}, mark.groups() if mark else (), ending.started)
+        yield replace(killed, sender=sender, sender_note=note)
 
 
 def _killed(victim: ProcessExit | KilledExternally | None) -> KilledExternally:
@@ -246,7 +266,7 @@ def _stack_files(attempt: Path) -> list[Path]:
     native = {file.stem.partition("-")[2]: file for file in sorted(folder.glob("native-*.txt"))}
     spied = {file.stem.partition("-")[2]: file for file in sorted(folder.glob("spy-*.txt"))}
     written = [file for file in sorted(folder.glob("python-*.txt")) if file.stat().st_size]
-    report = attempt / _CRASH_REPORT
+    report = attempt / CRASH_REPORT
     return [*{**spied, **native}.values(), *written, *([report] if report.exists() else [])]
 
 

@@ -21,7 +21,7 @@ from holdfast.core.cgroups import frozen_group
 from holdfast.core.observations import LeftProcess
 from holdfast.supervisor.child import Child, free_room
 from holdfast.supervisor.members import find_member, find_members, read_root
-from holdfast.supervisor.processes import Identity, Member
+from holdfast.supervisor.processes import Identity, Member, this_system
 
 _SHM = Path("/dev/shm")
 _KILL_SECONDS = 3.0  # a killed process is gone in milliseconds unless the kernel holds it
@@ -50,6 +50,8 @@ def end_tree(attempt: Path, child: Child | None, grace_seconds: float = 10, know
     begun = time.monotonic()
     tree = _Tree(attempt, child, tuple(known))
     asked: dict[int, Identity] = {}
+    if grace_seconds > 0:
+        tree.signal_group(signal.SIGTERM)
     while time.monotonic() - begun < grace_seconds and (alive := tree.alive()):
         pids = {member.pid for member in alive}
         for member in alive:
@@ -61,6 +63,7 @@ def end_tree(attempt: Path, child: Child | None, grace_seconds: float = 10, know
     killed: dict[int, Identity] = {}
     kill_begun = time.monotonic()
     while (alive := tree.alive()) and time.monotonic() - kill_begun < _KILL_SECONDS:
+        tree.signal_group(signal.SIGKILL)
         for member in alive:
             if send(member.identity, signal.SIGKILL):
                 killed[member.pid] = member.identity
@@ -114,11 +117,15 @@ class _Tree:
         self._known = known
         self._pids: set[int] = {self._root.pid} if self._root else set()
         self._mapped: set[int] = set()  # inodes
+        blindness = this_system().blindness
+        self._is_blind = blindness is not None and "descendants" in blindness.unseen
 
     def alive(self) -> list[Member]:
         """The processes that still run. One that was once found stays known, even when its parent is gone."""
         if self._child:
             self._child.poll()  # reaps it
+        if self._is_blind:
+            return self._own_child()
         found = [member for member in find_members(self._attempt, self._root, self._known) if not member.is_gone]
         for member in found:
             if member.identity not in self._known:
@@ -126,6 +133,26 @@ class _Tree:
             self._pids.add(member.pid)
         self._known = tuple({*self._known, *(member.identity for member in found)})
         return found
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Where descendants cannot be seen: send a signal to the child's process group, which it leads.
+
+        The number of the group belongs to nobody else as long as one process is in it.
+        """
+        if self._is_blind and self._child:
+            with contextlib.suppress(OSError):
+                os.killpg(self._child.pid, number)
+
+    def _own_child(self) -> list[Member]:
+        """The child of this very process, or what is left of its group."""
+        if self._child is None:
+            return []
+        name = Path(self._attempt).name
+        try:
+            os.killpg(self._child.pid, 0)
+        except OSError:
+            return []
+        return [Member(pid=self._child.pid, start_ticks=0, parent_pid=os.getpid(), session=0, state="S", name=name)]
 
     def remove_left_behind(self) -> None:
         """Free the shared memory that the killed processes can no longer free, unless another process has it mapped."""

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-_PR_SET_PDEATHSIG, _PR_SET_PTRACER = 1, 0x59616D61
+_PR_SET_PTRACER = 0x59616D61
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126  # what shells say
 
 
@@ -30,12 +30,13 @@ def main(parent_pid: int, command: list[str]) -> None:
 def _die_with(parent_pid: int) -> None:
     import ctypes
 
-    prctl = ctypes.CDLL(None).prctl
-    prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     # Where only ancestors may look into a process (Yama, Ubuntu's default): also the tools that our parent starts.
-    prctl(_PR_SET_PTRACER, parent_pid, 0, 0, 0)
-    if os.getppid() != parent_pid:  # it died before we asked
-        os._exit(128 + signal.SIGTERM)
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, parent_pid, 0, 0, 0)
+    core = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "core")  # noqa: PTH118, PTH120, PTH100
+    sys.path.append(core)  # this interpreter is isolated: nothing of Holdfast can be imported by name
+    from parent_death import end_with_parent  # type: ignore[import-not-found]
+
+    end_with_parent(signal.SIGTERM, parent_pid)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,10 @@ def attempt_of(pid: int) -> str:
 def read_root(attempt: Path) -> Identity | None:
     """The child that an attempt's folder names; None when there was none, or the machine was restarted since."""
     child = read_record(attempt, ChildInfo)
-    return Identity(child.pid, child.start_ticks) if child and child.boot_id == boot_id() else None
+    if child is None or child.boot_id != boot_id():
+        return None
+    # Without a start time the number may belong to another process by now.
+    return Identity(child.pid, child.start_ticks) if child.start_ticks else None
 
 
 def boot_id() -> str:

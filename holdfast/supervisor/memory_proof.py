@@ -20,6 +20,7 @@ from holdfast.core.events import TreeSampled
 from holdfast.core.observations import (
     JetsamKill,
     KernelKill,
+    MemoryRoom,
     MemoryUse,
     NoOomKill,
     Observation,
@@ -34,6 +35,7 @@ _PF_EXITING = 4
 _KERNEL_LOG = "/dev/kmsg"
 _KERNEL_KILL = re.compile(r"(?:Out of memory|out of memory|oom).*Killed process (?P<pid>\d+)(?: \((?P<name>[^)]*)\))?")
 _KERNEL_RESIDENT = re.compile(r"anon-rss:(?P<anonymous>\d+)kB, file-rss:(?P<file>\d+)kB")
+_ROOM_SECONDS = 2.0  # between two looks at the machine's free memory
 _ENOUGH_SAMPLES = 8
 _RISE = 1.5
 
@@ -57,6 +59,7 @@ class MemoryProof:
     system_kills: int | None = None
     other_kills: int = 0  # of processes that are not ours, by the kernel's log
     reports: tuple[KernelKill | JetsamKill, ...] = ()  # what the kernel or macOS wrote about our processes
+    room: MemoryRoom | None = None  # where the kernel counts no kills
 
     @property
     def has_kill(self) -> bool:
@@ -67,6 +70,12 @@ class MemoryProof:
     def could_be_asked(self) -> bool:
         """True when there was a counter to read, so that its silence means something."""
         return self.system_kills is not None or bool(self.groups)
+
+    @property
+    def rules_out_kill(self) -> bool:
+        """True when no process was killed for memory: nothing was counted, or there was plenty all the time."""
+        was_ample = self.room is not None and self.room.is_ample
+        return not self.has_kill and (self.could_be_asked or was_ample)
 
     @property
     def _unclaimed(self) -> int:
@@ -93,7 +102,8 @@ class MemoryProof:
         if self._unclaimed:
             found.append(OomKill(kills=self._unclaimed))
         found += self.reports
-        if not found and self.could_be_asked:
+        found += [self.room] if self.room else []
+        if not found and self.could_be_asked:  # a room is asked for only where no counter is
             found.append(
                 NoOomKill(
                     cgroups=tuple(group.group for group in self.groups),
@@ -115,6 +125,7 @@ class MemoryMark:
         self._system_kills = _system_kills(root)
         self._kernel_line = _last_kernel_line()
         self._time = time.time()
+        self._room_at, self._lowest_free, self._total, self._peak = float("-inf"), 0, 0, 0
         self.see(os.getpid())
 
     def see(self, pid: int) -> None:
@@ -126,12 +137,30 @@ class MemoryMark:
             if folder and folder not in self._kills:
                 self._kills[folder] = _group_kills(version, folder)
 
-    def see_all(self, root_pid: int, pids: Iterable[int]) -> None:
+    def see_all(self, root_pid: int, pids: Iterable[int], resident_bytes: int = 0) -> None:
         """Check the root again and all new processes, which is cheap enough for every sample."""
+        self._peak = max(self._peak, resident_bytes)
+        if self._system_kills is None and time.monotonic() - self._room_at >= _ROOM_SECONDS:
+            self._see_room()
         self.see(root_pid)
         for pid in pids:
             if pid not in self._seen:
                 self.see(pid)
+
+    def _see_room(self) -> None:
+        import psutil
+
+        self._room_at = time.monotonic()
+        try:
+            memory = psutil.virtual_memory()
+        except Exception:  # each system refuses in its own way
+            return
+        self._total = memory.total
+        self._lowest_free = min(self._lowest_free or memory.available, memory.available)
+
+    def groups(self) -> tuple[str, ...]:
+        """The control groups that our processes were seen in."""
+        return tuple(sorted({membership.rpartition(":")[2].strip() for membership, _ in self._seen.values()}))
 
     def proof(self, pids: Collection[int] = ()) -> MemoryProof:
         """What has been counted since. `pids` are our processes, for the lines that name one."""
@@ -145,6 +174,9 @@ class MemoryMark:
             system_kills=None if kills is None or self._system_kills is None else kills - self._system_kills,
             other_kills=other_kills,
             reports=(*reports, *find_jetsam_kills(pids, self._time)),
+            room=MemoryRoom(lowest_free_bytes=self._lowest_free, total_bytes=self._total, peak_bytes=self._peak)
+            if self._total
+            else None,
         )
 
     def _since(self, folder: Path, kills_before: int) -> GroupKills:

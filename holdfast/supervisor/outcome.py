@@ -2,7 +2,6 @@
 
 import re
 import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -162,10 +161,12 @@ def _not_used(uses: set[str]) -> set[str]:
     return without
 
 
-def was_killed_externally(exit_code: int | None, is_oom: bool) -> bool:
-    """True for a signal that programs do not send themselves, unless it was the kernel's for memory."""
+def was_killed_externally(exit_code: int | None, *, is_oom: bool, can_tell: bool = True) -> bool:
+    """True for a signal that programs do not send themselves, unless it was or may have been the kernel's for memory.
+
+    `can_tell`: whether a kill for memory would have been seen.
+    """
     number = -exit_code if exit_code and exit_code < 0 else (exit_code or 0) - 128
     if number not in _EXTERNAL_SIGNALS or is_oom:
         return False
-    # Without proof against it a SIGKILL on a Mac is most likely the kernel's own, for memory.
-    return number != signal.SIGKILL or sys.platform == "linux"
+    return number != signal.SIGKILL or can_tell

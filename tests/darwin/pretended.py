@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.supervisor import libproc, mac_waits, macos, processes
+from holdfast.supervisor import dumps, libproc, mac_waits, macos, processes
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _STATES = {"R": 1, "S": 3, "D": 4, "T": 2, "t": 2, "I": 3}
@@ -179,6 +179,7 @@ class FakeKernelEvent:
 @contextlib.contextmanager
 def pretended_mac(monkeypatch) -> Iterator[None]:
     """Everything in this process believes that it runs on macOS."""
+    import fcntl
     import select
     import shutil  # noqa: F401  (its start reads sys.platform)
 
@@ -190,9 +191,11 @@ def pretended_mac(monkeypatch) -> Iterator[None]:
             patch.setattr(select, name, value, raising=False)
         patch.setattr(select, "kqueue", FakeKernelQueue, raising=False)
         patch.setattr(select, "kevent", FakeKernelEvent, raising=False)
+        patch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)  # Linux refuses it, as some file systems of macOS do
         patch.setattr(macos, "_load_libproc", PretendedLibProc)
         patch.setattr(macos, "read_sysctl", {"kern.bootsessionuuid": "6B1F2C7E-0000-4000-8000-00000000B007"}.get)
         patch.setattr(mac_waits, "run_sample", _sample)
+        patch.setattr(dumps, "run_sample", _sample)
         patch.setattr(sys, "platform", "darwin")
         processes._system_of.cache_clear()
         _hidden[0] = True

@@ -161,7 +161,7 @@ def test_without_sample_the_python_stack_tells(tmp_path, mac, monkeypatch):
     assert sample.is_hung
 
 
-def test_without_any_stack_a_wait_has_the_limit_of_its_phase(tmp_path, mac, monkeypatch):
+def test_wait_without_any_stack_has_the_limit_of_its_phase(tmp_path, mac, monkeypatch):
     monkeypatch.setattr(mac_waits, "run_sample", lambda pid, seconds=10.0: "")
     with standing(tmp_path, OWN_LOCK) as program:
         next((tmp_path / STACKS).glob("python-*.txt")).unlink()
@@ -171,7 +171,7 @@ def test_without_any_stack_a_wait_has_the_limit_of_its_phase(tmp_path, mac, monk
     assert 30 < sample.silent_seconds < 100
 
 
-def test_a_wait_for_the_gpu_needs_a_frame_of_the_gpu(tmp_path, mac, monkeypatch):
+def test_wait_for_the_gpu_needs_a_frame_of_it(tmp_path, mac, monkeypatch):
     below = (
         "at::mps::MPSStream::synchronize(at::mps::SyncType)",
         "-[_MTLCommandBuffer waitUntilCompleted]",

@@ -13,6 +13,10 @@ import sys
 from holdfast_preload import event_writer, script_settings
 from holdfast_preload.beat_page import BEAT
 
+TYPE_CHECKING = False  # typing's own would cost every interpreter 5 ms
+if TYPE_CHECKING:
+    from typing import Any
+
 
 def arm() -> None:
     """End this process when the supervisor named in the settings is gone.
@@ -24,9 +28,7 @@ def arm() -> None:
         return
     BEAT.looks.append(lambda: None if _is_there(supervisor, ticks) else _end(supervisor))
     if sys.platform == "darwin":
-        import threading
-
-        threading.Thread(target=_wait_for_exit, args=(supervisor,), daemon=True, name="holdfast-parent").start()
+        _parent_death()["call_at_exit_of"](supervisor, lambda: _end(supervisor))
 
 
 def _is_there(pid: int, start_ticks: object) -> bool:
@@ -55,14 +57,12 @@ def _end(supervisor: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _wait_for_exit(pid: int) -> None:
-    import select
-
-    if sys.platform == "darwin":
-        queue = select.kqueue()
-        watch = select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, select.KQ_NOTE_EXIT)
-        try:
-            queue.control([watch], 1, None)
-        except OSError:
-            return
-        _end(pid)
+def _parent_death() -> dict[str, Any]:
+    """The functions of `holdfast/core/parent_death.py`, which scripts cannot import by name."""
+    here = os.path.abspath(__file__)
+    package = os.path.dirname(os.path.dirname(os.path.dirname(here)))
+    path = os.path.join(package, "core", "parent_death.py")
+    names: dict[str, Any] = {"__name__": "holdfast_parent_death"}
+    with open(path, "rb") as file:
+        exec(compile(file.read(), path, "exec"), names)
+    return names

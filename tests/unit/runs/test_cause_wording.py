@@ -7,6 +7,7 @@ from holdfast.core.artifacts import write_artifact
 from holdfast.core.evidence import Cause
 from holdfast.core.observations import (
     Activity,
+    Asked,
     CodePlace,
     DiskSpace,
     ExitStatus,
@@ -102,10 +103,14 @@ def test_of_several_machines_the_ranks_are_named_with_theirs(cause):
 
 def test_unknown_cause_names_error_and_ruled_out_causes(cause):
     log = "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\nKeyError: 'answer'"
-    found = cause(ExitStatus(code=1), QUIET, log=log)
+    found = cause(ExitStatus(code=1), QUIET, Asked(questions=("process_exits", "disks")), log=log)
     assert (found.slug, found.error) == ("unknown", "KeyError: 'answer'")
     assert found.ruled_out == ("memory_kill", "crash_of_another_process", "full_disk")
     assert "ruled out: a memory kill (none was counted), a crash" in cause_sentence(found)
+
+
+def test_what_was_never_asked_is_not_ruled_out(cause):
+    assert cause(ExitStatus(code=1), QUIET, log="KeyError: 'x'").ruled_out == ("memory_kill",)
 
 
 def test_full_disk_is_not_ruled_out_if_one_is_full(cause):
@@ -114,9 +119,9 @@ def test_full_disk_is_not_ruled_out_if_one_is_full(cause):
 
 
 def test_an_unknown_hang_says_why_it_was_given_up(cause):
-    found = cause(HUNG, TreeVerdict(verdict=Verdict.SLEEPING, main=RANKS[0]), TOO_LONG)
-    assert (found.slug, found.given_up) == ("unknown", TOO_LONG)
-    assert "deadlock" in found.ruled_out
+    sleeps = TreeVerdict(verdict=Verdict.SLEEPING, main=RANKS[0])
+    found = cause(HUNG, sleeps, TOO_LONG, Asked(questions=("waits",)))
+    assert (found.slug, found.given_up, found.ruled_out) == ("unknown", TOO_LONG, ("deadlock",))
     assert "the cause is unknown (sleeps; 91 s in phase step, where the limit is 90 s)" in cause_sentence(found)
 
 

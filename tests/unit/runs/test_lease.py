@@ -46,7 +46,8 @@ def test_locally_killed_supervisor_is_not_awaited(tmp_path):
     assert taken.number == 2
 
 
-def test_one_of_another_machine_may_live_and_is_waited_for(tmp_path):
+def test_one_of_another_machine_may_live_and_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_NODE", "here")
     leave(tmp_path, node="elsewhere")
     with pytest.raises(AlreadyHeld, match="whether elsewhere still owns this run"):
         take_lease(tmp_path, is_stopped=lambda: True)

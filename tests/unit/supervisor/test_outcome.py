@@ -34,13 +34,12 @@ from holdfast.supervisor.outcome import (
     ],
 )
 def test_who_ended_it(code, is_oom, outside):
-    assert was_killed_externally(code, is_oom) is outside
+    assert was_killed_externally(code, is_oom=is_oom) is outside
 
 
-def test_uncounted_kill_is_external_only_if_kills_are_counted(monkeypatch):
-    for platform, outside in (("linux", True), ("darwin", False)):
-        monkeypatch.setattr("sys.platform", platform)
-        assert was_killed_externally(-signal.SIGKILL, False) is outside
+def test_kill_is_external_only_if_memory_is_ruled_out():
+    for can_tell in (True, False):
+        assert was_killed_externally(-signal.SIGKILL, is_oom=False, can_tell=can_tell) is can_tell
 
 
 def test_silence_before_detection_is_not_uptime():
