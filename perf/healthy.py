@@ -9,8 +9,11 @@ that time; `--results FILE` stores the results and continues from them.
 import argparse
 import collections
 import contextlib
+import fcntl
 import json
+import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -284,9 +287,78 @@ def do_side_thread(folder: Path) -> None:
     thread.join()
 
 
+def do_child_sleeps(folder: Path) -> None:
+    """A step that waits for a program longer than any step may take."""
+    model, optimizer = _network()
+    _train(model, optimizer, 50)
+    subprocess.run(["sleep", "45"], check=True)
+    _train(model, optimizer, 50)
+
+
+def do_slow_answer(folder: Path) -> None:
+    """A step that waits for a server's answer, as of a model that judges."""
+    model, optimizer = _network()
+    _train(model, optimizer, 50)
+    with _server() as port, socket.create_connection(("127.0.0.1", port)) as asked:
+        asked.sendall(b"judge this")
+        asked.recv(1)
+    _train(model, optimizer, 50)
+
+
+def do_lock_of_another_job(folder: Path) -> None:
+    """A lock that another program holds for a while."""
+    model, optimizer = _network()
+    _train(model, optimizer, 50)
+    holds = (
+        "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print(1, flush=True); time.sleep(45)"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-S", "-c", holds, str(folder / "lock")], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert other.stdout
+    other.stdout.readline()
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    other.wait()
+    _train(model, optimizer, 50)
+
+
+def do_pause_between_epochs(folder: Path) -> None:
+    """A pause longer than any step may take."""
+    model, optimizer = _network()
+    for _ in range(2):
+        _train(model, optimizer, 50)
+        time.sleep(100)
+
+
+def do_map_with_workers(folder: Path) -> None:
+    """A map over workers, each of which waits long."""
+    model, optimizer = _network()
+    _train(model, optimizer, 50)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.map(time.sleep, [40, 40])
+    _train(model, optimizer, 50)
+
+
 KINDS = {
     name.removeprefix("do_").replace("_", " "): work for name, work in list(globals().items()) if name[:3] == "do_"
 }
+
+
+@contextlib.contextmanager
+def _server() -> Iterator[int]:
+    """A server in another process that answers after 45 seconds."""
+    code = (
+        "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); "
+        "c, _ = s.accept(); time.sleep(45); c.sendall(b'1')"
+    )
+    server = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert server.stdout
+        yield int(server.stdout.readline())
+    finally:
+        server.kill()
+        server.wait()
 
 
 class _SlowRows:

@@ -273,7 +273,7 @@ def run_lines(state: RunState, columns: int, rows: int | None = None, *, title: 
         lines.append(f"loss {state.loss:.4g} {curve}")
     for name, metrics in state.scores.items():
         lines += _folded(f"{name} {scores_text(metrics)}", columns)
-    if state.attempt and state.attempt.quiet and state.attempt.activity:
+    if state.attempt and state.attempt.activity and (state.attempt.quiet or waiting_for(state)):
         lines += _folded(f"now: {clean(activity_text(state.attempt.activity))}", columns)
     marks = {"leads": "[ok]", "takes part": "[ok]", "left": "[--]"}
     lines += [f"{marks.get(node.state, '[!]')} {node.name} {node.state}, step {node.step}" for node in state.nodes]
@@ -311,6 +311,7 @@ def status_fields(state: RunState) -> dict[str, object]:
         "attempts": attempts,
         "processes": state.processes,
         "nodes": state.nodes,
+        "waiting_for": waiting_for(state),
         "here": machines_text(state.waiting) if state.waiting else "",
         "sentence": headline(state),
     }
@@ -320,6 +321,20 @@ def result_fields(state: RunState) -> dict[str, object]:
     """What `train --json` and `run --json` print at the end."""
     result = msgspec.to_builtins(state.records.result)
     return {"run": state.folder, **(result or {}), "sentence": headline(state)}
+
+
+def waiting_for(state: RunState) -> dict[str, object] | None:
+    """What outside of the training a run waits for now; None when it does not."""
+    activity = state.attempt.activity if state.is_training and state.attempt else None
+    if activity is None or activity.outside is None:
+        return None
+    return {
+        "kind": activity.outside.kind,
+        "pid": activity.outside.pid,
+        "name": activity.outside.name,
+        "seconds": activity.waited_seconds,
+        "limit_seconds": activity.limit_seconds,
+    }
 
 
 def wrapped(line: Line, columns: int) -> list[str]:

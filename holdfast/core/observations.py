@@ -116,6 +116,16 @@ class Wait(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_lost: bool = False  # the other end of the connection does not even acknowledge
 
 
+def _is_for_disk(wait: Wait) -> bool:
+    """True for a wait in the kernel that a disk or a file server ends, and not the end of another's use of memory."""
+    if wait.target is WaitTarget.SYSTEM_CALL:
+        return wait.name in _FILE_CALLS
+    return "oom" not in wait.name and "oom" not in wait.function
+
+
+_FILE_CALLS = ("fsync", "fdatasync", "sync", "syncfs", "stat64", "lstat64", "fstat64", "pwrite", "getdirentries64")
+
+
 class OutsideWait(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A wait for something outside of the training that is alive: it may take long, and no setting makes it shorter."""
 
@@ -169,7 +179,7 @@ class RankVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
             return None
         if wait.kind == "net" and not wait.is_lost and wait.target is not WaitTarget.CONNECTING:
             return OutsideWait(kind="server", name=wait.name)
-        if wait.kind == "kernel":
+        if wait.kind == "kernel" and _is_for_disk(wait):
             return OutsideWait(kind="disk", name=wait.function or wait.name)
         if wait.target is WaitTarget.FILE_LOCK:
             return OutsideWait(kind="file_lock", name=wait.name, pid=min(wait.wakers, default=None))

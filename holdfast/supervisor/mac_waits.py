@@ -38,7 +38,8 @@ _INTERPRETER = re.compile(r"^take_gil|^_PyEval_AcquireLock|^PyEval_RestoreThread
 _LIMITED = re.compile(r"(?i)timed|wait_for\b|wait_until|_timeout|sleep|waitUntilDate|with_timeout|park_until")
 # Only these frames below a wait say that it is for the GPU: every thread of macOS waits in the same few calls.
 GPU_WAIT = re.compile(
-    r"at::(?:native::)?mps::|torch::mps::|MTLCommandBuffer|MTLSharedEvent|MPSStream|waitUntilCompleted"
+    r"at::(?:native::)?mps::|torch::mps::|MTL(?:::)?(?:CommandBuffer|SharedEvent)|MPSStream|waitUntil(?:Completed|Signaled)"
+    r"|mlx::core::"
 )
 _GPU_MODULES = ("Metal", "MetalPerformanceShadersGraph", "MPSCore", "AGXMetal", "IOGPU")
 _SLEEP_FRAMES = re.compile(r"^(?:pysleep|time_sleep|nanosleep|usleep|sleep)$")

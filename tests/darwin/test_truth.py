@@ -21,8 +21,6 @@ from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import EVENTS
 from holdfast.hazards.diagnose import diagnose
 from holdfast.logs.log_text import read_evidence
-from holdfast.planning.ladder import choose_fallback
-from holdfast.planning.ladders import command_ladder
 from holdfast.runs.command import command_spec, make_folder, make_request
 from holdfast.runs.state import read_state
 from holdfast.runs.supervise import supervise
@@ -31,6 +29,8 @@ from holdfast.supervisor.attempt import StopRequest, run_attempt
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.collect import read_collected
+from holdfast.supervisor.ladder import choose_fallback
+from holdfast.supervisor.ladders import command_ladder
 from holdfast.supervisor.late_reports import LateReports
 from holdfast.supervisor.mac_reports import find_crash_report, find_jetsam_kills
 from holdfast.supervisor.mac_waits import read_sample

@@ -40,6 +40,9 @@ class ImpatientWithDisks(Budgets):
     def kernel_seconds(self, phase: str) -> float:
         return 8.0
 
+    def outside_seconds(self) -> float:
+        return 8.0
+
 
 def attempt(
     folder: Path, *command: object, on_pid=None, budgets: Budgets | None = None, **variables: str

@@ -282,3 +282,17 @@ def test_another_program_that_computes_is_waited_for():
     main = RankVerdict(pid=12, verdict=Verdict.MOVING, wait=wait, helper=helper)
     assert not judged(main, 1700.0, stacks=STILL).is_hung
     assert judged(main, 1900.0, stacks=STILL).given_up.reason == "outside_too_long"
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        Wait(kind="kernel", target=WaitTarget.KERNEL, name="mem_cgroup_oom_synchronize"),  # the OOM killer is off
+        Wait(kind="kernel", target=WaitTarget.SYSTEM_CALL, name="semop"),
+        Wait(kind="device", target=WaitTarget.DEVICE, name="/dev/nvidia0"),
+    ],
+)
+def test_not_every_wait_in_the_kernel_is_for_a_disk(wait):
+    main = RankVerdict(pid=12, verdict=Verdict.KERNEL, wait=wait)
+    assert main.outside is None
+    assert judged(main, 400.0).is_hung
