@@ -60,7 +60,7 @@ def causal(settings: AttemptSettings) -> dict[str, float]:
 
     torch.manual_seed(settings.seed)
     lora: Any = settings.options.get("lora")
-    as_came = lora and settings.uses_cuda_rng  # the usual way to load a model for LoRA on a card
+    as_came = lora and settings.uses_device_rng  # the usual way to load a model for LoRA on a card
     model: Any = AutoModelForCausalLM.from_pretrained(
         settings.model, dtype=torch.bfloat16 if as_came else torch.float32
     )

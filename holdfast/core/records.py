@@ -125,6 +125,7 @@ class TimedCandidate(Record, frozen=True, kw_only=True, tag="timed_candidate", t
     agrees: bool = False  # its loss and gradient are those of the reference, within rounding
     loss_off: float | None = None  # relative difference
     norm_off: float | None = None
+    gradient_off: float | None = None  # of the tensor whose gradient differs most
     error: str = ""
     is_chosen: bool = False
     is_reference: bool = False
@@ -143,6 +144,7 @@ class TrialTiming(Record, frozen=True, kw_only=True):
 
     loss: float | None = None  # None: not a number
     norm: float | None = None
+    gradient_off: float | None = None  # of the tensor that differs most from the reference's; None: not comparable
     steps: int = 0
     seconds: float = 0.0
     tokens_per_second: float = 0.0

@@ -30,9 +30,18 @@ class AttemptSettings(EngineSettings):
         return "cpu" if self.shard else self.device
 
     @property
-    def uses_cuda_rng(self) -> bool:
-        """Whether dropout uses the GPU's own generator, as its half-precision attention kernels do."""
-        return self.is_on_cuda and self.precision != "fp32"
+    def uses_device_rng(self) -> bool:
+        """Whether dropout uses the GPU's own generator, seeded for each micro-batch.
+
+        CUDA's half-precision attention kernels can use no other. On MPS each mask from the CPU would be a copy that
+        is waited for, dozens in a step.
+        """
+        return self.is_on_mps or (self.is_on_cuda and self.precision != "fp32")
+
+    @property
+    def is_on_mps(self) -> bool:
+        """Whether the GPU of a Mac computes, by torch."""
+        return self.device.startswith("mps")
 
     @property
     def worker_threads(self) -> int:

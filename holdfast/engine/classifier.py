@@ -21,9 +21,11 @@ from holdfast.engine.batches import micro_batches
 from holdfast.engine.data_order import Indices
 from holdfast.engine.fast.encoder_layer import narrow_last_layer, write_out_layers
 from holdfast.engine.fast.packing import ATTENTION, pack, pack_base, packed
+from holdfast.engine.fast.recompute import recompute_layers
 from holdfast.engine.fast.rng import DropoutRng
 from holdfast.engine.fast.vocabulary import RowEmbedding, keep_used_rows
 from holdfast.engine.new_weights import normal_weight
+from holdfast.engine.padding import pad
 from holdfast.engine.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ class Classifier:
         new = {*loaded["missing_keys"], *(name for name, *_ in loaded["mismatched_keys"])}
         _start_head(self.model, new | _of_other_labels(self.model, Path(settings.model), labels), settings.seed)
         if settings.gradient_checkpointing:
-            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            recompute_layers(self.model, settings.device)
         self.position_offset = proven_head_offset(self.model) if settings.packing else None
         self.rows = None
         if texts is not None:  # also without packing: a checkpoint must fit with and without it
@@ -79,10 +81,10 @@ class Classifier:
         if self.position_offset is None:
             return nullcontext(), self._padded(tokens, examples)
         texts = pack(tokens, examples, self._device, self.position_offset, self.new_ids)
-        return packed(texts, rng), {"input_ids": texts.ids_1N, "position_ids": texts.positions_1N}
+        return packed(texts, rng), {"input_ids": texts.ids_RT, "position_ids": texts.positions_RT}
 
     def logits(self, inputs: Inputs) -> Tensor:
-        """The model's scores, (B, L)."""
+        """The model's scores, (B, L); rows that fill up the shape may follow."""
         with self._settings.autocast():
             logits_BL: Tensor = self.model(**inputs).logits
         return logits_BL.float()
@@ -98,7 +100,7 @@ class Classifier:
             for micro, counts in ranks.own_share(micros):
                 held, inputs = self.take(texts, micro, None)
                 with held:
-                    scores_BL = self.logits(inputs).cpu().numpy()
+                    scores_BL = self.logits(inputs).cpu().numpy()[: len(micro)]
                 if counts:
                     found[micro] = scores_BL
 
@@ -154,7 +156,7 @@ def proven_head_offset(model: Any) -> int | None:
     trials = [
         [rng.integers(low, model.config.vocab_size, min(length, longest)) for length in lengths] for lengths in _TRIALS
     ]
-    expected = [torch.cat([model(**_pad([text], model)).logits for text in texts]) for texts in trials]
+    expected = [torch.cat([model(**_pad([text], model)).logits[:1] for text in texts]) for texts in trials]
     found = None
     if getattr(model, "_supports_attention_backend", False):
         before = model.config._attn_implementation
@@ -176,9 +178,10 @@ def _agrees(model: Any, trials: list[list[NDArray[np.int64]]], offset: int, expe
         row = pack(array, np.arange(len(texts)), str(model.device), offset)
         try:
             with packed(row):
-                logits_BL = model(input_ids=row.ids_1N, position_ids=row.positions_1N).logits
+                logits_BL = model(input_ids=row.ids_RT, position_ids=row.positions_RT).logits
         except (TypeError, RuntimeError, ValueError, IndexError, AttributeError):
             return False
+        logits_BL = logits_BL[: len(texts)]
         if logits_BL.shape != expected_BL.shape:
             return False
         if not torch.allclose(logits_BL, expected_BL, rtol=1e-3, atol=1e-3 * float(expected_BL.abs().max())):
@@ -187,8 +190,5 @@ def _agrees(model: Any, trials: list[list[NDArray[np.int64]]], offset: int, expe
 
 
 def _pad(texts: list[NDArray[Any]], model: Any) -> Inputs:
-    lengths_B = torch.tensor([len(text) for text in texts])
-    mask_BT = torch.arange(int(lengths_B.max())) < lengths_B[:, None]
-    ids_BT = torch.full(mask_BT.shape, getattr(model.config, "pad_token_id", None) or 0)
-    ids_BT[mask_BT] = torch.from_numpy(np.concatenate(texts).astype(np.int64))
-    return {"input_ids": ids_BT.to(model.device), "attention_mask": mask_BT.long().to(model.device)}
+    ids_BT, mask_BT = pad(texts, getattr(model.config, "pad_token_id", None) or 0, str(model.device))
+    return {"input_ids": ids_BT, "attention_mask": mask_BT}

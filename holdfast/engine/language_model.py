@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from holdfast.core.errors import RequestError
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.fast.packing_check import proven_offset
+from holdfast.engine.fast.recompute import recompute_layers
 from holdfast.engine.new_weights import uniform_weight
 
 
@@ -22,7 +23,7 @@ def load_language_model(settings: AttemptSettings) -> tuple[nn.Module, int | Non
     if lora:
         model = _with_adapters(model.to(_frozen_dtype(settings)), dict(lora), settings.seed)
     if settings.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        recompute_layers(model, settings.device)
     if settings.compile:
         base = plain_model(model).base_model
         for layer in base.layers if hasattr(base, "layers") else base.h:

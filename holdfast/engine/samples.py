@@ -12,8 +12,10 @@ from torch import nn
 from holdfast.core.scores import SampleAnswer
 from holdfast.engine.fast.packing import ATTENTION
 from holdfast.engine.language_model import plain_model
+from holdfast.engine.row_layout import compiles_every_shape, round_up
 
 _MAX_TOKENS = 60
+_ROW_UNIT = 64  # tokens
 _OPENING_TOKENS = 16  # used as the prompt of a plain text
 
 
@@ -23,20 +25,45 @@ def sample_answer(
 ) -> SampleAnswer:
     """Let the model continue the prompt, always with the most likely token."""
     prompt = int(learn.argmax()) or min(_OPENING_TOKENS, max(1, len(text) // 2))
-    prompt_1T = torch.from_numpy(text[:prompt].astype(np.int64))[None].to(device)
-    room = getattr(plain_model(model).config, "max_position_embeddings", 10**6) - prompt
+    limit = getattr(plain_model(model).config, "max_position_embeddings", 10**6)
+    most = max(1, min(_MAX_TOKENS, limit - prompt))
+    if compiles_every_shape(device):
+        answer = _continued(model, text[:prompt], most, limit)
+    else:
+        answer = _generated(model, tokenizer, text[:prompt], most)
+    return SampleAnswer(
+        prompt=tokenizer.decode(text[:prompt], skip_special_tokens=True).strip(),
+        answer=tokenizer.decode(answer, skip_special_tokens=True),
+        wanted=tokenizer.decode(text[prompt:][learn[prompt:] > 0], skip_special_tokens=True),
+    )
+
+
+def _generated(model: Any, tokenizer: Any, prompt: NDArray[np.int32], most: int) -> list[int]:
+    prompt_1T = torch.from_numpy(prompt.astype(np.int64))[None].to(model.device)
     found_1T = model.generate(
         prompt_1T,
         attention_mask=torch.ones_like(prompt_1T),
-        max_new_tokens=max(1, min(_MAX_TOKENS, room)),
+        max_new_tokens=most,
         do_sample=False,
         pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
     )
-    return SampleAnswer(
-        prompt=tokenizer.decode(text[:prompt], skip_special_tokens=True).strip(),
-        answer=tokenizer.decode(found_1T[0, prompt:], skip_special_tokens=True),
-        wanted=tokenizer.decode(text[prompt:][learn[prompt:] > 0], skip_special_tokens=True),
-    )
+    tokens: list[int] = found_1T[0, len(prompt) :].tolist()
+    return tokens
+
+
+def _continued(model: Any, prompt: NDArray[np.int32], most: int, limit: int) -> list[int]:
+    """The same without a cache of keys and values, whose shapes grow with each token: all tokens have one shape."""
+    ends = model.generation_config.eos_token_id
+    ids_1T = np.zeros((1, min(limit, round_up(len(prompt) + most, _ROW_UNIT))), dtype=np.int64)
+    ids_1T[0, : len(prompt)] = prompt
+    for at in range(len(prompt), len(prompt) + most):
+        logits_TV = model(input_ids=torch.from_numpy(ids_1T).to(model.device), use_cache=False).logits[0]
+        token = int(logits_TV.argmax(-1)[torch.tensor(at - 1, device=model.device)])
+        ids_1T[0, at] = token
+        if token in (ends if isinstance(ends, list) else [ends]):
+            break
+    answer: list[int] = ids_1T[0, len(prompt) : at + 1].tolist()
+    return answer
 
 
 @contextmanager

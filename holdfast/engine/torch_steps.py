@@ -17,6 +17,7 @@ from holdfast.engine.checkpoint import Checkpoints, Tensors
 from holdfast.engine.data_order import Indices, step_seed
 from holdfast.engine.distributed_ranks import StepAllReduce
 from holdfast.engine.fast.captured import make_captured
+from holdfast.engine.fast.graph_cache import GraphCache
 from holdfast.engine.fast.threaded_adamw import ThreadedAdamW
 from holdfast.engine.optim import (
     clip_gradients,
@@ -43,6 +44,7 @@ class TorchSteps:
         self._task, self._settings, self._ranks, self._stop_signal = task, settings, ranks, stop_signal
         self._optimizer = make_optimizer(task.model, settings)
         self._captured = None if ranks.are_many else make_captured(task, settings, self._optimizer)
+        self._graph_cache = GraphCache() if settings.is_on_mps else None
         self._all_reduce = StepAllReduce(ranks, task.model) if ranks.are_many else None
         self.are_agreed = ranks.are_many
         self.is_stopping, self.is_save_due = False, False
@@ -70,6 +72,8 @@ class TorchSteps:
         record(StepResult(step, loss, norm))
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+        if self._graph_cache:
+            self._graph_cache.after_step(step)
 
     def drain(self, record: Record) -> None:
         """Wait for captured steps that are still running on the GPU."""

@@ -22,6 +22,7 @@ from holdfast.core.errors import RequestError, set_to
 from holdfast.core.prepared import Manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.fast.packing_check import proven_offset
+from holdfast.engine.fast.recompute import recompute_layers
 from holdfast.engine.fast.rng import DropoutRng
 from holdfast.engine.retrieval_data import RetrievalData
 from holdfast.engine.tower_options import TowerOptions
@@ -112,7 +113,7 @@ def _text_tower(folder: Path, settings: AttemptSettings, rng: DropoutRng | None)
     body: Any = AutoModel.from_pretrained(folder, dtype=torch.float32, use_safetensors=True).to(settings.device)
     offset = proven_offset(body) if settings.packing else None
     if settings.gradient_checkpointing:
-        body.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        recompute_layers(body, settings.device)
     return TextTower(body, read_pooling(folder), offset, rng)
 
 

@@ -19,7 +19,9 @@ from holdfast.engine.batches import micro_batches
 from holdfast.engine.data_order import Indices
 from holdfast.engine.fast.packing import Pack, pack, packed
 from holdfast.engine.fast.rng import DropoutRng
+from holdfast.engine.padding import pad
 from holdfast.engine.ranks import ALONE, Ranks
+from holdfast.engine.row_layout import count_with_filler
 
 Item = NDArray[Any]  # the tokens of a text, or a vector
 
@@ -45,7 +47,7 @@ class TextTower(nn.Module):
         self._device = str(next(body.parameters()).device)
 
     def forward(self, texts: Sequence[Item]) -> Tensor:
-        """Embeddings of these texts, (B, H)."""
+        """Embeddings of these texts, (B, H); rows that fill up the shape may follow."""
         pooled_BH = self._padded(texts) if self.position_offset is None else self._packed(texts, self.position_offset)
         return functional.normalize(pooled_BH, dim=-1)
 
@@ -60,36 +62,38 @@ class TextTower(nn.Module):
 
     def _pooled(self, row: Pack) -> Tensor:
         with packed(row, self._rng):
-            hidden_NH: Tensor = self.body(input_ids=row.ids_1N, position_ids=row.positions_1N).last_hidden_state[0]
-        hidden_NH = hidden_NH.float()
+            found = self.body(input_ids=row.ids_RT, position_ids=row.positions_RT)
+        hidden_NH: Tensor = found.last_hidden_state.flatten(0, 1).float()
         if self.pooling == "cls":
             return hidden_NH[row.first_B]
-        if not row.lengths:
+        if row.texts_RT is not None or not row.lengths:
             return _means(hidden_NH, row)
         # 8 ms for 8,267 x 384 and 64 texts on 2 cores; index_add takes 57 ms, and on a GPU its order is not fixed.
         lengths_B = torch.tensor(row.lengths, device=hidden_NH.device)
         return torch.segment_reduce(hidden_NH, "mean", lengths=lengths_B, unsafe=True)
 
     def _padded(self, texts: Sequence[Item]) -> Tensor:
-        lengths_B = torch.tensor([len(text) for text in texts])
-        mask_BT = (torch.arange(int(lengths_B.max())) < lengths_B[:, None]).to(self._device)
-        ids_BT = torch.full(mask_BT.shape, getattr(self.body.config, "pad_token_id", None) or 0)
-        for row, text in enumerate(texts):
-            ids_BT[row, : len(text)] = torch.from_numpy(text.astype(np.int64))
-        hidden_BTH: Tensor = self.body(
-            input_ids=ids_BT.to(self._device), attention_mask=mask_BT.long()
-        ).last_hidden_state.float()
+        ids_BT, mask_BT = pad(texts, getattr(self.body.config, "pad_token_id", None) or 0, self._device)
+        hidden_BTH: Tensor = self.body(input_ids=ids_BT, attention_mask=mask_BT).last_hidden_state.float()
         if self.pooling == "cls":
             return hidden_BTH[:, 0]
         return (hidden_BTH * mask_BT[..., None]).sum(1) / mask_BT.sum(1, keepdim=True)
 
 
 def _means(hidden_NH: Tensor, row: Pack) -> Tensor:
-    """The mean of each text where only the GPU knows its bounds: one matrix product, so the order is fixed."""
-    assert row.bounds is not None
-    starts_B1, ends_B1 = row.bounds[: len(row.first_B), None], row.bounds[1 : len(row.first_B) + 1, None]
-    at_N = torch.arange(len(hidden_NH), device=hidden_NH.device)
-    share_BN = ((at_N >= starts_B1) & (at_N < ends_B1)) / (ends_B1 - starts_B1)
+    """The mean of each text by one matrix product, so the order is fixed: for captured steps, and for MPS.
+
+    MPS has no kernel for `segment_reduce` (pytorch#197880).
+    """
+    texts, device = len(row.first_B), hidden_NH.device
+    if row.texts_RT is not None:
+        is_own_BN = row.texts_RT.flatten() == torch.arange(texts, device=device)[:, None]
+        share_BN = is_own_BN / is_own_BN.sum(1, keepdim=True).clamp(min=1)
+    else:
+        assert row.bounds is not None
+        starts_B1, ends_B1 = row.bounds[:texts, None], row.bounds[1 : texts + 1, None]
+        at_N = torch.arange(len(hidden_NH), device=device)
+        share_BN = ((at_N >= starts_B1) & (at_N < ends_B1)) / (ends_B1 - starts_B1)
     with torch.autocast(hidden_NH.device.type, enabled=False):
         return share_BN @ hidden_NH
 
@@ -104,7 +108,7 @@ def embed_all(tower: nn.Module, items: Items, settings: AttemptSettings, ranks: 
         found_BH: Tensor | None = None
         for micro, counts in ranks.own_share(micros):
             with settings.autocast():
-                part_BH: Tensor = tower([items[int(at)] for at in micro])
+                part_BH: Tensor = tower([items[int(at)] for at in micro])[: len(micro)]
             if found_BH is None:
                 found_BH = part_BH.new_zeros((len(items), part_BH.shape[1]))
             if counts:
@@ -150,8 +154,11 @@ class VectorTower(nn.Module):
             self.beside = nn.Sequential(widen, nn.GELU(), nn.Dropout(shape.dropout), narrow)
 
     def forward(self, vectors: Sequence[Item]) -> Tensor:
-        """Embeddings of these vectors, (B, H)."""
-        given_BD = torch.from_numpy(np.stack(vectors).astype(np.float32)).to(self.project.weight.device)
+        """Embeddings of these vectors, (B, H); rows that fill up the shape may follow."""
+        device = self.project.weight.device
+        idle = count_with_filler(len(vectors), str(device)) - len(vectors)
+        rows = [*vectors, *[np.zeros_like(vectors[0])] * idle]
+        given_BD = torch.from_numpy(np.stack(rows).astype(np.float32)).to(device)
         made_BH: Tensor = self.project(given_BD)
         if self.beside:
             made_BH = made_BH + self.beside(given_BD)

@@ -42,7 +42,7 @@ def main(folder: Path) -> int:
         beat.enter("load", number, len(request.candidates))
         changed = dataclasses.replace(settings, **candidate)
         try:
-            result = _time(changed, request.seconds_each, best, beat)
+            result = _time(changed, request.seconds_each, best, beat, folder, is_reference=not number)
             best = max(best, result.tokens_per_second)
             events.write(CandidateTimed(number=number, candidate=candidate, result=result))
         except Exception as error:  # the other candidates may still work
@@ -52,11 +52,14 @@ def main(folder: Path) -> int:
     return 0
 
 
-def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> TrialTiming:
+def _time(
+    settings: Any, seconds: float, best: float, beat: BeatWriter, folder: Path, *, is_reference: bool
+) -> TrialTiming:
     """Time one candidate; `best` is the fastest one so far, in tokens per second."""
     import torch
 
     from holdfast.engine.data_order import DataOrder
+    from holdfast.engine.fast.rng import without_dropout
     from holdfast.engine.optim import clip_gradients
     from holdfast.engine.tasks import load_task
 
@@ -68,13 +71,15 @@ def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> Trial
     task.begin_epoch(0)
     beat.enter("first step")
     first, begun = order.examples(0), time.perf_counter()
-    loss = float(task.forward_backward(0, first))
+    with without_dropout(task.model):  # devices drop different values
+        loss = float(task.forward_backward(0, first))
     rate = int(task.lengths[first].sum()) / (time.perf_counter() - begun)
     min_steps = fewest_steps(rate, best)
     norm = float(clip_gradients(task.model.parameters(), 0.0))
+    gradient_off = _compare_gradient(task.model, folder, is_reference=is_reference)
     task.model.zero_grad(set_to_none=True)
     step_once, wait = _stepper(task, settings)
-    if settings.is_on_cuda:  # the first step of each size selects kernels and captures a graph
+    if settings.device != "cpu":  # the first step of each size selects or compiles kernels, or captures a graph
         for step in range(steps):
             beat.enter("step", step, steps)
             step_once(step, order.examples(step))
@@ -95,6 +100,7 @@ def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> Trial
     return TrialTiming(
         loss=loss,
         norm=norm,
+        gradient_off=gradient_off,
         steps=done,
         seconds=round(taken, 4),
         samples_per_second=round(texts / taken, 3),
@@ -102,6 +108,18 @@ def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> Trial
         peak_bytes=peak,
         is_packed=is_packed,
     )
+
+
+def _compare_gradient(model: Any, folder: Path, *, is_reference: bool) -> float | None:
+    """The largest difference from the reference's gradient; None without one to compare with."""
+    from holdfast.engine.gradient_sample import largest_difference, read_sample, sampled, write_sample
+
+    gradients = ((name, weight.grad) for name, weight in model.named_parameters())
+    sample = {name: sampled(gradient.float().cpu().numpy()) for name, gradient in gradients if gradient is not None}
+    if is_reference:
+        write_sample(folder, sample)
+    expected = read_sample(folder)
+    return None if expected is None else largest_difference(expected, sample)
 
 
 def fewest_steps(first_rate: float, best: float) -> int:

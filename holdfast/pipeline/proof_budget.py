@@ -25,6 +25,7 @@ _TIMED_STEPS = 3  # of each candidate, at least
 _START_SECONDS = 8.0  # for a process to load torch and a model, until it is measured
 _LOSS_TOLERANCE = {"fp32": 2e-3, "bf16": 3e-2}
 _NORM_TOLERANCE = {"fp32": 1e-2, "bf16": 1.5e-1}
+_TENSOR_TOLERANCE = {"fp32": 1e-2, "bf16": 5e-1}  # for the gradient of the tensor that differs most
 _FORWARD_SHARE = 0.4  # of a training step's time, for a forward pass over the same tokens
 _FLOPS = {"cuda": 4e13, "mps": 2e12}
 _CORE_FLOPS = 2.5e10
@@ -150,6 +151,10 @@ def candidates_for(settings: EngineSettings, machine: MachineFacts, step_tokens:
             found.append({"micro_tokens": tokens})
     if settings.precision == "fp32" and any(flag in machine.cpu_flags for flag in _BF16_FLAGS):
         found.append({"precision": "bf16"})
+    # Last, because a device that crashes or hangs ends the trial.
+    found += [
+        {"device": trial.device} for trial in machine.trials if (trial.device, trial.outcome) == ("mps", "agrees")
+    ]
     return tuple(found)
 
 
@@ -192,8 +197,12 @@ def judge(
             precision = str(event.candidate.get("precision", settings.precision))
             loss_off, is_same = compare_losses(trials[0].loss, trial.loss, precision)
             norm_off = _off(trials[0].norm, trial.norm)
-            agrees = is_same and norm_off <= _NORM_TOLERANCE[precision]
-            one = msgspec.structs.replace(one, agrees=agrees, loss_off=loss_off, norm_off=norm_off)
+            gradient_off = trial.gradient_off
+            is_same_gradient = gradient_off is not None and gradient_off <= _TENSOR_TOLERANCE[precision]
+            agrees = is_same and norm_off <= _NORM_TOLERANCE[precision] and is_same_gradient
+            one = msgspec.structs.replace(
+                one, agrees=agrees, loss_off=loss_off, norm_off=norm_off, gradient_off=gradient_off
+            )
         measured.append(one)
     eligible = [at for at, one in enumerate(measured) if one.agrees and not one.is_comparison]
     if not eligible:  # the plan itself gives no number to compare with

@@ -28,7 +28,7 @@ _RING = 4  # steps in flight; the host prepares the next ones meanwhile
 def make_captured(task: Any, settings: AttemptSettings, optimizer: torch.optim.Optimizer) -> "CapturedSteps | None":
     """Steps as graphs, on CUDA, for tasks that support them."""
     step_loss = getattr(task, "step_loss", None) if getattr(task, "is_packed", True) else None
-    if not settings.uses_cuda_rng or not step_loss:
+    if not (settings.is_on_cuda and settings.uses_device_rng) or not step_loss:
         return None
     torch.use_deterministic_algorithms(True)
     return CapturedSteps(step_loss, optimizer, settings.max_grad_norm, settings.device)

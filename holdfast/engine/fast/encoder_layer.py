@@ -133,6 +133,11 @@ def _first_tokens(layer: Any, hidden_1NH: Tensor) -> Tensor:
     assert now.texts is not None
     own = layer.attention.self
     heads, d = own.num_attention_heads, own.attention_head_size
+    if now.texts.texts_RT is not None:  # attention in rows is computed for all places; what follows it, for first ones
+        seen_RTH = own(hidden_1NH)[0]
+        seen_BH, first_BH = (x.flatten(0, 1).index_select(0, now.texts.first_B) for x in (seen_RTH, hidden_1NH))
+        attended_1BH = layer.attention.output(seen_BH[None], first_BH[None])
+        return layer.feed_forward_chunk(attended_1BH)  # type: ignore[no-any-return]  # transformers says Any
     first_1BH = hidden_1NH.index_select(1, now.texts.first_B)
     queries, keys_values = own.query(first_1BH), (own.key(hidden_1NH), own.value(hidden_1NH))
     if has_flash(queries):

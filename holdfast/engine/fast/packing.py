@@ -1,9 +1,10 @@
 """Compute without padding: texts are concatenated in one row, and attention stays within each of them.
 
 Every dense layer then sees (1, tokens, hidden) without any padding. Any Hugging Face model whose attention goes
-through the library's attention interface can be packed.
+through the library's attention interface can be packed. On a device that compiles every new shape the texts are placed
+in several rows of a few sizes instead (see `row_layout`).
 
-N tokens, B texts, T tokens of one text, h heads, d of each head, H hidden.
+N tokens, B texts, R rows of T places (one row of all tokens where shapes may vary), h heads, d of each head, H hidden.
 """
 
 from collections.abc import Iterator
@@ -16,14 +17,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from holdfast.data.shards import TokenArray
 from holdfast.engine.data_order import Indices
 from holdfast.engine.fast.attention import Attend, AttentionSpan, PackedLayout
 from holdfast.engine.fast.rng import DropoutRng
+from holdfast.engine.row_layout import compiles_every_shape, lay_out
 
 ATTENTION = "holdfast_packed"
 _LONGEST_IN_BLOCKS = 128  # tokens; for longer texts without dropout torch's own attention is faster
@@ -31,14 +34,16 @@ _LONGEST_IN_BLOCKS = 128  # tokens; for longer texts without dropout torch's own
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Some texts in one row."""
+    """Some texts in one row, or in rows of a few sizes."""
 
-    ids_1N: Tensor
-    positions_1N: Tensor
+    ids_RT: Tensor
+    positions_RT: Tensor
     lengths: list[int]
     first_B: Tensor  # index of each text's first token
     bounds: Tensor | None = None  # where each text starts, and the end; read on the GPU by its kernels
     longest: int = 0  # tokens of the longest text, or more
+    texts_RT: Tensor | None = None  # which text each place belongs to; only with rows of a few sizes
+    places_N: NDArray[np.int64] | None = None  # where the texts' tokens are in those rows
 
 
 def pack(
@@ -50,6 +55,8 @@ def pack(
 ) -> Pack:
     """Concatenate texts, each with its own positions; `new_ids` are those of `vocabulary`."""
     texts = [tokens[int(at)] for at in examples]
+    if compiles_every_shape(device):
+        return _pack_in_rows(texts, device, position_offset, new_ids)
     lengths = [len(text) for text in texts]
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
     positions = np.concatenate([np.arange(length) for length in lengths]) + position_offset
@@ -66,6 +73,31 @@ def pack(
     )
 
 
+def _pack_in_rows(
+    texts: list[NDArray[np.int32]], device: str, position_offset: int, new_ids: NDArray[np.int64] | None
+) -> Pack:
+    lengths = [len(text) for text in texts]
+    layout = lay_out(lengths)
+    old_ids, rows = np.concatenate(texts), layout.texts_RT.shape
+    ids_RT, positions_RT = np.zeros(rows, dtype=np.int64), np.full(rows, position_offset)
+    ids_RT.flat[layout.places_N] = old_ids if new_ids is None else new_ids[old_ids]
+    positions_RT.flat[layout.places_N] += np.concatenate([np.arange(length) for length in lengths])
+    # One copy, which is waited for: before torch 2.13 an asynchronous copy to MPS could read memory already freed
+    # (pytorch#139550), and each copy that is waited for drains the GPU's queue.
+    sizes = [ids_RT.size] * 3 + [len(layout.first_B)]
+    arrays = np.concatenate([ids_RT.ravel(), positions_RT.ravel(), layout.texts_RT.ravel(), layout.first_B])
+    ids_N, positions_N, texts_N, first_B = torch.from_numpy(arrays).to(device).split(sizes)
+    return Pack(
+        ids_N.view(rows),
+        positions_N.view(rows),
+        lengths,
+        first_B,
+        longest=max(lengths),
+        texts_RT=texts_N.view(rows),
+        places_N=layout.places_N,
+    )
+
+
 class CurrentPass(local):
     """The texts of the forward pass that this thread is in. Attention has no other way to learn where texts end."""
 
@@ -73,14 +105,25 @@ class CurrentPass(local):
         self.texts: Pack | None = None
         self.rng: DropoutRng | None = None
         self.layouts: dict[tuple[int, bool], PackedLayout] = {}
+        self.biases: dict[AttentionSpan, Tensor] = {}
 
     def layout(self, heads: int, *, first_only: bool = False) -> PackedLayout:
         """Where the texts' rows are in blocks; made once for all layers."""
         assert self.texts is not None
         if (heads, first_only) not in self.layouts:
-            device = self.texts.ids_1N.device
+            device = self.texts.ids_RT.device
             self.layouts[heads, first_only] = PackedLayout(self.texts.lengths, heads, device, first_only=first_only)
         return self.layouts[heads, first_only]
+
+    def bias(self, texts_RT: Tensor, span: AttentionSpan) -> Tensor:
+        """What attention within rows adds to its scores, (R, 1, T, T): 0 within a text; made once for all layers."""
+        if span not in self.biases:
+            seen_RTT = texts_RT[:, None, :] == texts_RT[:, :, None]
+            if span.is_limited(texts_RT.shape[1]):
+                seen_RTT = seen_RTT & span.seen(texts_RT.shape[1], texts_RT.device)
+            bias_RTT = torch.zeros(seen_RTT.shape, device=texts_RT.device)
+            self.biases[span] = bias_RTT.masked_fill_(~seen_RTT, -torch.inf)[:, None]  # each place sees itself
+        return self.biases[span]
 
     @contextmanager
     def rows_are_texts(self) -> Iterator[None]:
@@ -100,11 +143,11 @@ now = CurrentPass()
 @contextmanager
 def packed(texts: Pack, rng: DropoutRng | None = None) -> Iterator[None]:
     """Tell the model's attention where each text ends."""
-    now.texts, now.rng, now.layouts = texts, rng, {}
+    now.texts, now.rng, now.layouts, now.biases = texts, rng, {}, {}
     try:
         yield
     finally:
-        now.texts, now.rng, now.layouts = None, None, {}
+        now.texts, now.rng, now.layouts, now.biases = None, None, {}, {}
 
 
 def pack_base(model: nn.Module, *, is_narrow: bool = False) -> None:
@@ -119,7 +162,7 @@ def pack_base(model: nn.Module, *, is_narrow: bool = False) -> None:
         found = inner(*args, **kwargs)
         if now.texts is None:
             return found
-        rows_NH = found.last_hidden_state[0]
+        rows_NH = found.last_hidden_state.flatten(0, 1)
         first_B1H = (rows_NH if is_narrow else rows_NH[now.texts.first_B])[:, None]
         pooler = getattr(base, "pooler", None)
         pooled_BH = pooler(first_B1H) if pooler else None
@@ -149,6 +192,8 @@ def _attend(
     if torch.is_autocast_enabled(kind := q_1hNd.device.type):  # rotary embeddings return float32
         half = torch.get_autocast_dtype(kind)
         q_1hNd, k_1hNd, v_1hNd = q_1hNd.to(half), k_1hNd.to(half), v_1hNd.to(half)
+    if now.texts.texts_RT is not None:
+        return _attend_in_rows(q_1hNd, k_1hNd, v_1hNd, now.bias(now.texts.texts_RT, span), **kwargs), None
     if has_flash(q_1hNd):
         q_NhD, k_NhD, v_NhD = (x_1hNd[0].transpose(0, 1) for x_1hNd in (q_1hNd, k_1hNd, v_1hNd))
         return flash(q_NhD, k_NhD, v_NhD, kwargs.get("dropout", 0.0), span, kwargs.get("scaling"))[None], None
@@ -167,6 +212,22 @@ def _attend(
     # split and cat, not slices: the backward of a slice fills a tensor of the whole length, for every text.
     parts = zip(q_1hNd.split(lengths, 2), k_1hNd.split(lengths, 2), v_1hNd.split(lengths, 2), strict=True)
     return torch.cat([_alone(*part, span, scale, gqa > 1) for part in parts], 2).transpose(1, 2), None
+
+
+def _attend_in_rows(q_RhTd: Tensor, k_RhTd: Tensor, v_RhTd: Tensor, bias_R1TT: Tensor, **kwargs: Any) -> Tensor:
+    """Attention within the texts of each row, in the arithmetic that training and evaluation on MPS share.
+
+    Not torch's own attention: on MPS that has one kernel for training and others, with known faults, for evaluation.
+    """
+    heads, kv_heads = q_RhTd.shape[1], k_RhTd.shape[1]
+    if heads > kv_heads:
+        k_RhTd, v_RhTd = (x_RhTd.repeat_interleave(heads // kv_heads, 1) for x_RhTd in (k_RhTd, v_RhTd))
+    scale = kwargs.get("scaling") or q_RhTd.shape[-1] ** -0.5
+    scores_RhTT = torch.matmul(q_RhTd * scale, k_RhTd.transpose(2, 3)) + bias_R1TT.to(q_RhTd.dtype)
+    weights_RhTT = torch.softmax(scores_RhTT, -1)
+    if dropout := kwargs.get("dropout", 0.0):
+        weights_RhTT = functional.dropout(weights_RhTT, dropout)
+    return torch.matmul(weights_RhTT, v_RhTd).transpose(1, 2)
 
 
 def _alone(q_1hTd: Tensor, k_1hTd: Tensor, v_1hTd: Tensor, span: AttentionSpan, scale: float, gqa: bool) -> Tensor:
@@ -216,9 +277,6 @@ def flash(
     return out[:texts]
 
 
-def _no_mask(*args: Any, **kwargs: Any) -> None:
-    """Packed attention needs no mask."""
-
-
+# Not registered with AttentionMaskInterface too: transformers then makes no mask, for which it would have to wait for
+# the GPU in every forward pass.
 AttentionInterface.register(ATTENTION, _attend)
-AttentionMaskInterface.register(ATTENTION, _no_mask)

@@ -58,7 +58,10 @@ def _agrees(model: Any, texts: TokenArray, offset: int, expected_NH: Tensor) -> 
     row = pack(texts, np.arange(len(texts)), str(model.device), offset)
     try:
         with packed(row):
-            found_NH = model(input_ids=row.ids_1N, position_ids=row.positions_1N).last_hidden_state[0]
+            hidden_RTH = model(input_ids=row.ids_RT, position_ids=row.positions_RT).last_hidden_state
     except (TypeError, RuntimeError, ValueError, IndexError):
         return False
+    found_NH = hidden_RTH.flatten(0, 1)
+    if row.places_N is not None:
+        found_NH = found_NH[torch.from_numpy(row.places_N).to(found_NH.device)]
     return bool(torch.allclose(found_NH, expected_NH, rtol=1e-3, atol=1e-3))

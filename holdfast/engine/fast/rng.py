@@ -6,6 +6,8 @@ or that needs smaller micro-batches, drops the same values. It is also faster on
 593 x 384 values).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import local
 
 import numpy as np
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 
 from holdfast.engine.data_order import Indices
 
+_ATTENTION_DROPOUTS = ("attention_dropout", "dropout")  # numbers, as transformers names them
 _ALL = 1 << 62  # rows: all that follow
 _BITS = 1 << 16
 _PERIOD = 1 << 128
@@ -25,6 +28,7 @@ _EXAMPLE = 0x9FB21C651E98DF25_9E3779B97F4A7C15
 
 
 Spans = list[tuple[int, int]]  # consecutive rows: the first, and how many
+Place = tuple[int, Spans, Spans, bool]  # of a forward pass in its step
 
 
 class DropoutRng(local):
@@ -44,6 +48,15 @@ class DropoutRng(local):
     def at_part(self, step: int, places: Indices, first_tokens: Indices, lengths: Indices) -> None:
         """Set it to some texts of a step: which they are, and where their tokens start."""
         self._seek(step, _spans(first_tokens, lengths), _spans(places, np.ones_like(places)))
+
+    def place(self) -> "Place":
+        """Where the current forward pass is."""
+        return self._step, self._tokens, self._texts, self.rows_are_texts
+
+    def return_to(self, place: "Place") -> None:
+        """Set the random numbers to those of an earlier forward pass."""
+        step, tokens, texts, self.rows_are_texts = place
+        self._seek(step, tokens, texts)
 
     def keep(self, site: int, rows: int, columns: int, p: float, *, by_text: bool) -> Tensor:
         """The dropout mask of the current rows: 1 keeps a value, 0 drops it. A row of a site has one fixed mask."""
@@ -126,6 +139,22 @@ class _Keep(torch.autograd.Function):
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]  # torch gives a context without a type
         (keep,) = ctx.saved_tensors
         return keep.to(gradient.dtype).mul_(ctx.scale).mul_(gradient), None, None
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """In this context a model in training drops nothing, so that two devices can compute the same."""
+    set_to_0: list[tuple[nn.Module, str, float]] = []
+    for part in model.modules():
+        names = ("p",) if isinstance(part, nn.Dropout | StepDropout) else _ATTENTION_DROPOUTS
+        set_to_0 += [(part, name, value) for name in names if isinstance(value := getattr(part, name, None), float)]
+    try:
+        for part, name, _ in set_to_0:
+            setattr(part, name, 0.0)
+        yield
+    finally:
+        for part, name, value in set_to_0:
+            setattr(part, name, value)
 
 
 def _spans(first: Indices, counts: Indices) -> Spans:

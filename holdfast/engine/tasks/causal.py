@@ -31,6 +31,7 @@ from holdfast.engine.fast.rng import DropoutRng, replace_dropout
 from holdfast.engine.intervals import loss_intervals
 from holdfast.engine.language_model import load_language_model, plain_model
 from holdfast.engine.ranks import ALONE, Ranks
+from holdfast.engine.row_layout import round_up
 from holdfast.engine.samples import ready_to_answer, sample_answer
 from holdfast.engine.sharding import as_one_call, make_gradient_threads
 
@@ -71,7 +72,7 @@ class Causal:
         self.is_packed, self._offset = offset is not None, offset or 0
         # A model that cannot be packed takes one text at a time, which does not change what is learned.
         self._micro_tokens = settings.micro_tokens if self.is_packed else 1
-        self._rng = None if settings.uses_cuda_rng else DropoutRng(settings.seed)
+        self._rng = None if settings.uses_device_rng else DropoutRng(settings.seed)
         if self._rng:
             replace_dropout(model, self._rng)
         plain = plain_model(model)
@@ -217,10 +218,9 @@ class Causal:
             tokenizer.chat_template = self._chat_template  # the template that rendered the training texts
         tokenizer.save_pretrained(folder)
 
-    def _pack(self, split: str, examples: Indices) -> tuple[Pack, Tensor]:
-        """Texts in one row, and for each position its target token, or -1."""
-        row = pack(self._texts[split], examples, self._settings.device, self._offset)
-        return row, torch.from_numpy(self._targets(split, examples)).to(self._settings.device)
+    def _pack(self, split: str, examples: Indices) -> tuple[Pack, NDArray[np.int64]]:
+        """Packed texts, and for each of their tokens its target, or -1."""
+        return pack(self._texts[split], examples, self._settings.device, self._offset), self._targets(split, examples)
 
     def _targets(self, split: str, examples: Indices) -> NDArray[np.int64]:
         targets = []  # of each position: the next token, if that is to be learned
@@ -229,15 +229,20 @@ class Causal:
             targets.append(np.append(np.where(learn[1:] > 0, text[1:], -1), -1))
         return np.concatenate(targets)
 
-    def _summed_loss(self, texts: Pack, targets_N: Tensor) -> Tensor:
-        at_A = torch.nonzero(targets_N >= 0)[:, 0]
-        return self._compute(texts, at_A, targets_N[at_A])
+    def _summed_loss(self, texts: Pack, targets_N: NDArray[np.int64]) -> Tensor:
+        at_A, device = np.flatnonzero(targets_N >= 0), self._settings.device
+        targets_A = targets_N[at_A]
+        if texts.places_N is not None:
+            idle = round_up(len(at_A), _LEARNED_BUCKET) - len(at_A)
+            at_A = np.pad(texts.places_N[at_A], (0, idle))
+            targets_A = np.pad(targets_A, (0, idle), constant_values=-1)
+        return self._compute(texts, torch.from_numpy(at_A).to(device), torch.from_numpy(targets_A).to(device))
 
     def _loss_at(self, texts: Pack, at_A: Tensor, targets_A: Tensor) -> Tensor:
         """The summed loss of the targets at these positions; -1 counts nothing."""
         with self._settings.autocast():
-            places = {"position_ids": texts.positions_1N} if self.is_packed else {}
-            hidden_NH = self._body(input_ids=texts.ids_1N, **places, use_cache=False)[0][0]
+            places = {"position_ids": texts.positions_RT} if self.is_packed else {}
+            hidden_NH = self._body(input_ids=texts.ids_RT, **places, use_cache=False)[0].flatten(0, 1)
             hidden_AH = hidden_NH[at_A]
             loss = torch.zeros((), device=hidden_AH.device)
             for part_AH, part_A in zip(hidden_AH.split(_LOGITS_AT_ONCE), targets_A.split(_LOGITS_AT_ONCE), strict=True):

@@ -27,6 +27,8 @@ from holdfast.engine.labeled_texts import LabeledTexts
 from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.sharding import make_gradient_threads
 
+_NO_LABEL = -100  # of a row that does not count
+
 
 def load(settings: AttemptSettings, ranks: Ranks = ALONE) -> "Classify":
     """Load the encoder with a new head, and open the prepared texts."""
@@ -47,7 +49,7 @@ class Classify:
         self._settings, self._classifier, self.model, self._ranks = settings, classifier, classifier.model, ranks
         self._data, self.metric, self.lengths = data, data.metric, data.lengths
         self.is_packed = classifier.is_packed
-        self._rng = None if settings.uses_cuda_rng else DropoutRng(settings.seed)
+        self._rng = None if settings.uses_device_rng else DropoutRng(settings.seed)
         if self._rng:
             replace_dropout(self.model, self._rng)
         threads = settings.worker_threads if self.is_packed else 1
@@ -100,7 +102,7 @@ class Classify:
         longest = max(int(self.lengths.max()), bucket(1))
         texts = Pack(arrays["ids"][None], arrays["positions"][None], [], bounds[:size], bounds.int(), longest)
         with packed(texts):
-            logits_BL = self._classifier.logits({"input_ids": texts.ids_1N, "position_ids": texts.positions_1N})
+            logits_BL = self._classifier.logits({"input_ids": texts.ids_RT, "position_ids": texts.positions_RT})
         if self._data.is_multi:
             truth_BL = arrays["labels"].view(size, -1).float()
             return functional.binary_cross_entropy_with_logits(logits_BL, truth_BL)
@@ -153,7 +155,16 @@ class Classify:
             yield share / (math.inf if part.is_idle else divisor)
 
     def _summed_loss(self, logits_BL: Tensor, examples: Indices) -> Tensor:
-        truth = torch.from_numpy(np.asarray(self._data.labels["train"][examples])).to(logits_BL.device)
+        labels, device = np.asarray(self._data.labels["train"][examples]), logits_BL.device
+        counts_B1 = None
+        if idle := len(logits_BL) - len(labels):  # rows that only fill up the shape
+            counts = np.repeat(np.array([1, 0], dtype=np.float32), [len(labels), idle])
+            counts_B1 = torch.from_numpy(counts[:, None]).to(device)
+            labels = np.concatenate([labels, np.full((idle, *labels.shape[1:]), _NO_LABEL, dtype=labels.dtype)])
+        truth = torch.from_numpy(labels).to(device)
         if self._data.is_multi:
-            return functional.binary_cross_entropy_with_logits(logits_BL, truth, reduction="sum") / logits_BL.shape[1]
-        return functional.cross_entropy(logits_BL, truth, weight=self._class_weights, reduction="sum")
+            summed = functional.binary_cross_entropy_with_logits(logits_BL, truth, counts_B1, reduction="sum")
+            return summed / logits_BL.shape[1]
+        return functional.cross_entropy(
+            logits_BL, truth, weight=self._class_weights, ignore_index=_NO_LABEL, reduction="sum"
+        )

@@ -33,6 +33,7 @@ from holdfast.engine.mistakes import TextView, missed_queries, row_in_file
 from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.retrieval import DEEPEST, query_metrics, retrieval_metrics, search
 from holdfast.engine.retrieval_data import RetrievalData, StepPassages
+from holdfast.engine.row_layout import compiles_every_shape, count_with_filler
 from holdfast.engine.sharding import make_gradient_threads
 from holdfast.engine.tower_folder import load_towers, save_towers, tokenizer_folder
 from holdfast.engine.tower_options import TowerOptions, read_options
@@ -54,7 +55,7 @@ def load(settings: AttemptSettings, ranks: Ranks = ALONE) -> "TwoTower":
     torch.manual_seed(settings.seed)  # new towers draw their weights from it
     if settings.is_on_cuda:
         torch.use_deterministic_algorithms(True)
-    rng = None if settings.uses_cuda_rng else DropoutRng(settings.seed)
+    rng = None if settings.uses_device_rng else DropoutRng(settings.seed)
     towers, temperature = load_towers(settings, options, pairs, rng)
     model = TowerModel(towers, temperature, options.learn_temperature)
     return TwoTower(settings, manifest, options, model, pairs, rng, ranks)
@@ -152,6 +153,9 @@ class TwoTower:
         passages = self._passages(step, examples)
         items, item_costs = self._pairs.step_items(examples, passages.rows_P)
         batches = self._split(len(examples), item_costs)
+        idle = 0  # passages that fill up the shape
+        if compiles_every_shape(self._settings.device):
+            idle = self._pairs.most_passages(len(examples), self._mined.shape[1]) - len(passages.rows_P)
 
         def embed(part: ItemPart) -> Tensor:
             self._seek(step, part, item_costs)
@@ -159,7 +163,7 @@ class TwoTower:
 
         def loss_of(own: Tensor) -> Tensor:
             made = [part for parts in batches for part in parts]
-            return self._loss(self._all_items(own, made, len(items)), passages)
+            return self._loss(self._all_items(own, made, len(items) + idle), passages, idle)
 
         loss = cached_backward(self._threads, batches, embed, loss_of, self._ranks)
         if self._ranks.is_first:
@@ -294,16 +298,23 @@ class TwoTower:
         """The embeddings of all items of a step, from all ranks, in order; gradients flow only to this rank's own."""
         order = np.concatenate([part.items for part in parts])
         if not self._ranks.are_many:
-            return own[torch.from_numpy(np.argsort(order)).to(own.device)]
+            # Each part has its items first, then the rows that fill up its shape. Passages that fill up the step's
+            # shape repeat the first item; `_loss` does not let them count.
+            sizes = [count_with_filler(len(part.items), self._settings.device) for part in parts]
+            starts, own_sizes = np.cumsum(sizes) - sizes, [len(part.items) for part in parts]
+            at = np.zeros(count, dtype=np.int64)
+            at[order] = np.concatenate([*map(np.arange, own_sizes)]) + np.repeat(starts, own_sizes)
+            return own[torch.from_numpy(at).to(own.device)]
         counts = np.flatnonzero(np.concatenate([np.full(len(part.items), not part.is_idle) for part in parts]))
         rows = torch.from_numpy(order[counts]).to(own.device)
         own = own[torch.from_numpy(counts).to(own.device)]
         known = own.new_zeros((count, own.shape[1])).index_copy(0, rows, own.detach())
         return self._ranks.all_reduce(known).index_copy(0, rows, own)
 
-    def _loss(self, embeddings: Tensor, passages: StepPassages) -> Tensor:
-        queries_BH, passages_PH = embeddings.split([len(passages.target_B), len(passages.rows_P)])
-        target_B, allowed_BP = torch.from_numpy(passages.target_B), torch.from_numpy(passages.allowed_BP)
+    def _loss(self, embeddings: Tensor, passages: StepPassages, idle: int) -> Tensor:
+        queries_BH, passages_PH = embeddings.split([len(passages.target_B), len(passages.rows_P) + idle])
+        target_B = torch.from_numpy(passages.target_B)
+        allowed_BP = torch.from_numpy(np.pad(passages.allowed_BP, ((0, 0), (0, idle))))
         device = embeddings.device
         return info_nce(
             queries_BH,

@@ -41,6 +41,14 @@ def settings_for(parts, **more) -> AttemptSettings:
     return AttemptSettings(model=str(model), prepared=str(prepared), **(given | more))
 
 
+def test_recomputed_layers_give_the_same_gradient(parts):
+    expected = gradients(load_task(settings_for(parts)), 60)
+    loss, found = gradients(load_task(settings_for(parts, gradient_checkpointing=True)), 60)
+    assert loss == expected[0]
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[1][name])
+
+
 def gradients(task, micro_tokens: int, step: int = 3) -> tuple[float, dict[str, torch.Tensor]]:
     object.__setattr__(task._settings, "micro_tokens", micro_tokens)
     task.model.zero_grad()

@@ -123,11 +123,11 @@ def test_several_processes_on_an_apple_gpu_are_refused():
     trial = DeviceTrial(device="mps", outcome="agrees", detail="", seconds=1)
     mac = MachineFacts(os="macos", cpu_count=8, gpus=(Gpu(name="M2", kind="mps"),), trials=(trial,))
     with pytest.raises(MachineError) as refused:
-        plan(machine=mac, processes=2)
+        plan(machine=mac, processes=2, device="mps")
     assert refused.value.try_next == (leave_out("processes"), set_to("device", "cpu"))
-    assert plan(machine=mac, processes=2, device="cpu").choices["processes"].value == 2
+    assert plan(machine=mac, processes=2).choices["processes"].value == 2
     with pytest.raises(MachineError) as refused:
-        plan(machine=mac, nodes=2, out="/shared")
+        plan(machine=mac, nodes=2, out="/shared", device="mps")
     assert refused.value.setting == "nodes"
 
 

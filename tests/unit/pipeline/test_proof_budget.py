@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.core.events import CandidateTimed
-from holdfast.core.facts import MachineFacts, ModelFacts
+from holdfast.core.facts import DeviceTrial, MachineFacts, ModelFacts
 from holdfast.core.records import TrialTiming
 from holdfast.core.settings import EngineSettings
 from holdfast.pipeline.proof_budget import (
@@ -24,8 +24,9 @@ from holdfast.pipeline.proof_budget import (
 SETTINGS = EngineSettings(task="classify", model="/m", prepared="/p", run="/r", threads=4)
 
 
-def told(number: int, speed: float, *, loss: float = 1.0, norm: float = 1.0, **candidate):
-    result = TrialTiming(loss=loss, norm=norm, tokens_per_second=speed, samples_per_second=1.0)
+def told(number: int, speed: float, *, loss: float = 1.0, norm: float = 1.0, gradient: float = 0.0, **candidate):
+    speeds = {"tokens_per_second": speed, "samples_per_second": 1.0}
+    result = TrialTiming(loss=loss, norm=norm, gradient_off=gradient, **speeds)
     return CandidateTimed(number=number, candidate=candidate, result=result)
 
 
@@ -77,6 +78,22 @@ def test_always_and_never_are_obeyed():
 
 def test_the_fastest_that_agrees_wins():
     assert chosen(told(0, 100), told(1, 150, threads=8), told(2, 400, precision="bf16", loss=2.0)) == [{"threads": 8}]
+
+
+def test_device_with_one_wrong_gradient_is_never_chosen():
+    mps = {"device": "mps"}
+    assert chosen(told(0, 100), told(1, 900, gradient=0.3, **mps)) == [{}]
+    assert chosen(told(0, 100), told(1, 900, gradient=float("nan"), **mps)) == [{}]
+    assert chosen(told(0, 100), told(1, 900, gradient=1e-4, **mps)) == [mps]
+
+
+def test_mps_is_timed_last_where_its_test_step_agrees():
+    def offered(outcome):
+        trial = DeviceTrial(device="mps", outcome=outcome, detail="", seconds=1.0)
+        return candidates_for(SETTINGS, MachineFacts(cpu_count=8, trials=(trial,)), 1000)
+
+    assert offered("agrees")[-1] == {"device": "mps"}
+    assert {"device": "mps"} not in offered("differs")
 
 
 def test_bf16_may_differ_a_little():

@@ -30,7 +30,7 @@ def loss_and_gradients(kind: str, *, written_out: bool, is_narrow: bool = True, 
         change(model)
     draws.at(step=4)
     with packed(row, draws):
-        logits = model(input_ids=row.ids_1N, position_ids=row.positions_1N).logits
+        logits = model(input_ids=row.ids_RT, position_ids=row.positions_RT).logits
         loss = logits.pow(2).sum()
         loss.backward()
     return loss, {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}

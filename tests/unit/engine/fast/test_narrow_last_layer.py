@@ -21,7 +21,7 @@ def loss_and_gradients(kind: str, is_narrow: bool, first_example: int = 0) -> tu
     row = pack(TokenArray(np.concatenate(texts).astype(np.int32), starts), np.arange(5), "cpu", offset)
     pack_base(model, is_narrow=is_narrow and narrow_last_layer(model.base_model))
     with packed(row):
-        logits = model(input_ids=row.ids_1N, position_ids=row.positions_1N).logits
+        logits = model(input_ids=row.ids_RT, position_ids=row.positions_RT).logits
     logits.pow(2).sum().backward()
     return logits, {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
 
@@ -50,6 +50,6 @@ def test_dropout_does_not_depend_on_the_step_split():
         draws.at(step=4, first_token=int(starts[first]), first_example=first)
         row = pack(array, np.arange(first, last), "cpu")
         with packed(row, draws), torch.no_grad():
-            return model(input_ids=row.ids_1N, position_ids=row.positions_1N).logits
+            return model(input_ids=row.ids_RT, position_ids=row.positions_RT).logits
 
     torch.testing.assert_close(torch.cat([logits_of(0, 2), logits_of(2, 5)]), logits_of(0, 5))

@@ -39,7 +39,7 @@ def packed_and_padded_logits(model, position_offset=0):
         pack_base(model)
         row = pack(array, np.arange(7), "cpu", position_offset)
         with packed(row):
-            return model(input_ids=row.ids_1N, position_ids=row.positions_1N).logits, padded
+            return model(input_ids=row.ids_RT, position_ids=row.positions_RT).logits, padded
 
 
 def test_packed_bert_matches_padded_bert(tmp_path):
