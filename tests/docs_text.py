@@ -2,13 +2,15 @@
 
 A block of commands is fenced as `sh` (every line) or `console` (the lines after "$ "; the others are what was printed).
 `<!-- run -->` right before a block makes tests/lab/test_docs.py run it: `<!-- run full -->` in the slow half only,
-`<!-- run, exit 3 -->` with another exit code, `<!-- run, printed -->` to the very output that the page shows.
+`<!-- run on Linux -->` only there, `<!-- run, exit 3 -->` with another exit code, `<!-- run, printed -->` to the very
+output that the page shows.
 `<!-- run by tests/x.py -->` says which other test runs it, `<!-- not run: why -->` that none does.
 """
 
 import itertools
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[1]
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
-_MARK = re.compile(r"<!-- run(?P<full> full)?(?:, exit (?P<code>\d+))?(?P<printed>, printed)? -->")
+_MARK = re.compile(r"<!-- run(?P<full> full)?(?P<linux> on Linux)?(?:, exit (?P<code>\d+))?(?P<printed>, printed)? -->")
 _ELSEWHERE = re.compile(r"<!-- (?:run by (?P<by>\S+)|not run: (?P<why>.+)) -->")
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
 _BETWEEN = {"|", "||", "&&", ";", "&", ">", ">>", "<", "2>&1"}
@@ -66,6 +68,7 @@ def blocks_of(page: Path) -> list[Block]:
     found, mark, elsewhere = [], None, None
     for token in _tokens(page):
         if token.type in ("fence", "code_block") and token.map:
+            is_for_another = bool(mark and mark["linux"]) and sys.platform != "linux"
             language = token.info.strip() if token.type == "fence" else "sh"
             found.append(
                 Block(
@@ -73,12 +76,12 @@ def blocks_of(page: Path) -> list[Block]:
                     token.map[0] + 1,
                     language,
                     token.content,
-                    is_run=mark is not None,
+                    is_run=mark is not None and not is_for_another,
                     is_slow=bool(mark and mark["full"]),
                     exit_code=int(mark["code"] or 0) if mark else 0,
                     is_printed=bool(mark and mark["printed"]),
                     run_by=(elsewhere and elsewhere["by"]) or "",
-                    why_not=(elsewhere and elsewhere["why"]) or "",
+                    why_not="it is for Linux" if is_for_another else (elsewhere and elsewhere["why"]) or "",
                 )
             )
         comment = token.content.strip() if token.type == "html_block" else ""

@@ -5,7 +5,8 @@
 It imports nothing of Holdfast, so it runs under any Python that has torch. Each line it prints is a JSON object with
 its next action or a result; after a crash or a hang, the last line says how far it got. The step contains operations
 that were wrong on some device before: causal attention on permuted tensors, a linear layer with a transposed weight, an
-expanded input, and an optimizer that must really change the weights.
+expanded input, and an optimizer that must really change the weights. It also contains what the engine itself computes
+with: attention within the texts of a row, rows selected by index, means by a matrix product, and the fused optimizer.
 """
 
 import faulthandler
@@ -82,7 +83,9 @@ def _train_step(torch: Any, device: str, dtype: Any) -> dict[str, Any]:
         "head": weight(_V, _D),
     }
     tokens = torch.randint(0, _V, (_B, _T + 1), generator=generator).to(device)
-    optimizer = torch.optim.AdamW(weights.values(), lr=1e-2)
+    rate = torch.tensor(1e-2, dtype=torch.float32, device=device)
+    is_fused = dtype == torch.float32
+    optimizer = torch.optim.AdamW(weights.values(), lr=rate if is_fused else 1e-2, fused=is_fused)
     loss = _loss(torch, weights, tokens)
     loss.backward()
     gradients = {name: tensor.grad.detach().to("cpu", torch.float64) for name, tensor in weights.items()}
@@ -104,7 +107,22 @@ def _loss(torch: Any, weights: dict[str, Any], tokens: Any) -> Any:
     inner = functional.gelu(functional.linear(functional.layer_norm(x, (_D,)), weights["inner"]))
     x = x + functional.linear(inner, weights["outer_transposed"].t())
     logits = functional.linear(functional.layer_norm(x, (_D,)), weights["head"])
-    return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    loss = functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    return loss + _loss_of_rows(torch, x, query, key, value)
+
+
+def _loss_of_rows(torch: Any, x: Any, query: Any, key: Any, value: Any) -> Any:
+    """Two texts in each row, as the engine packs them: attention within each, then its first token and its mean."""
+    text = torch.arange(_T, device=x.device) // (_T // 2)
+    bias = torch.zeros(_T, _T, dtype=x.dtype, device=x.device).masked_fill_(text[:, None] != text, -torch.inf)
+    weights = torch.softmax(torch.matmul(query, key.transpose(2, 3)) * (_D // _H) ** -0.5 + bias, -1)
+    seen = (x + torch.matmul(weights, value).transpose(1, 2).reshape(_B, _T, _D)).flatten(0, 1)
+    texts = torch.arange(2 * _B, device=x.device)
+    firsts = seen.index_select(0, texts * (_T // 2))
+    is_own = torch.arange(_B * _T, device=x.device) // (_T // 2) == texts[:, None]
+    means = (is_own / is_own.sum(1, keepdim=True)).to(x.dtype) @ seen
+    normal = torch.nn.functional.normalize
+    return torch.nn.functional.cross_entropy(normal(firsts, dim=-1) @ normal(means, dim=-1).T, texts)
 
 
 def _faults(trial: dict[str, Any], reference: dict[str, Any]) -> list[str]:

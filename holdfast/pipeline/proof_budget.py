@@ -141,6 +141,10 @@ def candidates_for(settings: EngineSettings, machine: MachineFacts, step_tokens:
     found: list[Changes] = [{}]
     if settings.device != "cpu" or settings.processes > 1:  # how they share cores is asked for
         return tuple(found)
+    # Another device first: it may gain the most, and a short proof times only the first candidates.
+    found += [
+        {"device": trial.device} for trial in machine.trials if (trial.device, trial.outcome) == ("mps", "agrees")
+    ]
     threads = settings.threads or 1
     allowed = machine.cpu_count or threads
     found += [
@@ -151,10 +155,6 @@ def candidates_for(settings: EngineSettings, machine: MachineFacts, step_tokens:
             found.append({"micro_tokens": tokens})
     if settings.precision == "fp32" and any(flag in machine.cpu_flags for flag in _BF16_FLAGS):
         found.append({"precision": "bf16"})
-    # Last, because a device that crashes or hangs ends the trial.
-    found += [
-        {"device": trial.device} for trial in machine.trials if (trial.device, trial.outcome) == ("mps", "agrees")
-    ]
     return tuple(found)
 
 

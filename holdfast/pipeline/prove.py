@@ -273,7 +273,9 @@ class _Proving:
     def _prove_longest(self) -> LongestExamples | None:
         count = self._enough_for_a_micro_batch()
         prepared = write_longest(Path(self._settings.prepared), self._folder / "longest-examples", count)
-        found = self._small_run("longest", prepared, self._settings)
+        device = self._settings.device
+        name = "longest" if device == self._plan.settings.device else f"longest-{device}"
+        found = self._small_run(name, prepared, self._settings)
         if found is None:
             self._cut("longest")
             return None
@@ -384,13 +386,24 @@ class _Proving:
         if not self._candidates:
             self._tell(SkippedProof(reason="no candidate timed"))
             return
-        best = next(one for one in self._candidates if one.is_chosen)
-        planned, self._settings = self._settings, replace(self._settings, **best.changes)
+        planned, best = self._settings, _chosen(self._candidates)
+        self._settings = replace(planned, **best.changes)
+        if self._settings.device != planned.device and not self._is_proven_there():
+            self._settings = planned
+            elsewhere = [number for number, one in enumerate(self._candidates) if "device" in one.changes]
+            self._candidates = judge(planned, timed, [*not_eligible, *elsewhere])
+            best = _chosen(self._candidates)
+            self._settings = replace(planned, **best.changes)
         for name, value in best.changes.items():
             self._choices[name] = Choice(value, f"the fastest here: {best.words}")
         for one in sorted(self._candidates, key=lambda one: -one.tokens_per_second):
             self._tell(one)
         remember_proof(planned, self._plan.model, self._candidates, has_longest=has_longest)
+
+    def _is_proven_there(self) -> bool:
+        """Whether the longest examples agree with the CPU on the device that was the fastest."""
+        device = self._settings.device
+        return self._prove_longest() is not None and self._settings.device == device
 
     # The first steps
 
@@ -409,3 +422,7 @@ class _Proving:
 
     def _tell(self, result: ProofResult) -> None:
         self._report(ProofReported(result=result))
+
+
+def _chosen(candidates: tuple[TimedCandidate, ...]) -> TimedCandidate:
+    return next(one for one in candidates if one.is_chosen)

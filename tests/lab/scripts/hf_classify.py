@@ -21,6 +21,7 @@ arguments = {
     "report_to": [],
     "disable_tqdm": True,
     "seed": 7,
+    "use_cpu": True,  # hosted Macs report a GPU that cannot be used
 } | options
 model = AutoModelForSequenceClassification.from_pretrained(model_folder, num_labels=3)
 trainer = Trainer(model=model, args=TrainingArguments(output, **arguments), train_dataset=rows, eval_dataset=rows[:16])

@@ -4,6 +4,7 @@ Each fault but the first happens once: a file in the output folder says that it 
 """
 
 import ctypes
+import multiprocessing
 import os
 import sys
 import threading
@@ -15,6 +16,10 @@ from transformers import BertConfig, BertForSequenceClassification, Trainer, Tra
 output, steps = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 60
 fault = os.environ.get("FAULT", "")
 workers = int(os.environ.get("WORKERS", "0"))
+
+
+if workers and multiprocessing.get_start_method(allow_none=True) is None and sys.platform == "darwin":
+    multiprocessing.set_start_method("fork")  # as on Linux: the lock of the dataset cannot be pickled
 
 
 class Texts(torch.utils.data.Dataset):
@@ -91,6 +96,7 @@ trainer = Trainer(
         logging_steps=5,
         learning_rate=1e-3,
         seed=1,
+        use_cpu=True,  # hosted Macs report a GPU that cannot be used
         report_to=[],
         disable_tqdm=True,
     ),

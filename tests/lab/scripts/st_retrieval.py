@@ -18,8 +18,9 @@ pairs = {"anchor": [], "positive": []}
 for number in range(64):
     pairs["anchor"].append(f"w{number} w{number + 1} w{number + 2}")
     pairs["positive"].append(f"w{number + 2} w{number} w{number + 5} w9")
-model = SentenceTransformer(model_folder)
-arguments = {"num_train_epochs": 2, "per_device_train_batch_size": 8, "learning_rate": 1e-3, "report_to": []} | options
+model = SentenceTransformer(model_folder, device="cpu")
+arguments = {"num_train_epochs": 2, "per_device_train_batch_size": 8, "learning_rate": 1e-3, "report_to": []}
+arguments |= {"use_cpu": True} | options  # hosted Macs report a GPU that cannot be used
 trainer = SentenceTransformerTrainer(
     model=model,
     args=SentenceTransformerTrainingArguments(output, **arguments),

@@ -10,7 +10,8 @@ from trl import SFTConfig, SFTTrainer
 model_folder, output = sys.argv[1:3]
 options = {name: json.loads(value) for name, _, value in (word.partition("=") for word in sys.argv[3:])}
 rows = [{"prompt": f"w{n} w{n + 1}", "completion": f" w{n + 3} w{n + 2} w{n + 7}"} for n in range(64)]
-arguments = {"num_train_epochs": 2, "per_device_train_batch_size": 8, "learning_rate": 1e-3, "report_to": []} | options
+arguments = {"num_train_epochs": 2, "per_device_train_batch_size": 8, "learning_rate": 1e-3, "report_to": []}
+arguments |= {"use_cpu": True} | options  # hosted Macs report a GPU that cannot be used
 tokenizer = AutoTokenizer.from_pretrained(model_folder)
 tokenizer.eos_token = "w2"
 trainer = SFTTrainer(
