@@ -215,6 +215,7 @@ class ResumeCheck(Record, frozen=True, kw_only=True, tag="resume_check", tag_fie
     different_step: int | None = None  # the first one that gave another loss
     loss: float | None = None
     expected_loss: float | None = None
+    is_device_inexact: bool = False  # the device adds some gradients in no fixed order, so rounding may differ
 
 
 class RecalledProof(Record, frozen=True, kw_only=True, tag="recalled_proof", tag_field="type"):
