@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import IO, Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from holdfast.cli.output import put, put_bytes
 from holdfast.core import events as ev
@@ -150,7 +149,7 @@ class RunView:
         with self._screen.lock:
             if isinstance(event, ev.RunOpened):
                 run = Path(event.folder)
-                self.state = replace(self.state, folder=run, records=Records(request=read_request(run)))
+                self.state, self._tail = RunState(folder=run, records=Records(request=read_request(run))), None
             self.pump()
             if not isinstance(event, OF_TRAINING):  # those are read from the attempt's own file
                 self._take(event)

@@ -82,6 +82,13 @@ class ModelNoted(Event, frozen=True, kw_only=True):
     size_bytes: int = 0
 
 
+class FoldStarted(Event, frozen=True, kw_only=True):
+    """The run of one fold begins or continues, in a folder of its own."""
+
+    fold: int
+    folds: int
+
+
 class Surveyed(Event, frozen=True, kw_only=True):
     """The data was read: what it is and how it is split."""
 

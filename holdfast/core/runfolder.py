@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+DOUBTFUL = "doubtful_labels.csv"  # rows whose label is probably wrong, on request
 DROPPED = "dropped.csv"  # the rows of the data that are not used
 REQUEST, MACHINE, DATASET, PLAN, DOCTOR = "request.json", "machine.json", "dataset.json", "plan.json", "doctor.json"
 DETECTED, MODEL_FACTS = "detected.json", "model.json"

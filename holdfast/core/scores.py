@@ -56,6 +56,8 @@ class SplitMetrics(msgspec.Struct, frozen=True, kw_only=True):
     classes: tuple[LabelScores, ...] = ()  # classify, in the order of the labels' numbers
     confusion: tuple[tuple[int, ...], ...] = ()  # classify, one label per text: rows are labels, columns predictions
     samples: tuple[SampleAnswer, ...] = ()  # causal
+    spread: Mapping[str, float] = {}  # standard deviation of the scores over folds, whose mean they are
+    folds: int = 0
     intervals: Mapping[str, tuple[float, float]] = {}  # 95% confidence intervals of the scores, by bootstrap over rows
 
 
@@ -76,6 +78,8 @@ _TABLES: Mapping[str, Any] = {
     "classes": tuple[LabelScores, ...],
     "confusion": tuple[tuple[int, ...], ...],
     "samples": tuple[SampleAnswer, ...],
+    "spread": dict[str, float],
+    "folds": int,
     "intervals": dict[str, tuple[float, float]],
 }
 
@@ -117,7 +121,7 @@ def ordered_scores(metrics: Mapping[str, object]) -> dict[str, float]:
     found = {
         name: float(value)
         for name, value in metrics.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and name not in _HIDDEN
+        if isinstance(value, int | float) and not isinstance(value, bool) and name not in (*_HIDDEN, *_TABLES)
     }
     return {name: found[name] for name in (*(name for name in ORDER if name in found), *found)}
 

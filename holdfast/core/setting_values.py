@@ -149,6 +149,16 @@ def _together(values: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("data", "missing; give a file or a folder to train on")
     if values.get("validation_share", 0.1) + values.get("test_share", 0.1) > 0.95:
         yield Problem("validation_share", "together with the test share, this leaves nothing to train on")
+    if "fold" in values and values["fold"] > values.get("folds", 0):
+        yield Problem("fold", "needs the number of folds; give at least this many", str(values["fold"]))
+    if values.get("folds") and "fold" not in values and values.get("nodes", 1) > 1:
+        yield Problem("folds", "not with several machines; give each fold a run of its own")
+    if values.get("folds"):
+        yield from (
+            Problem("folds", f"makes its own test rows, so leave out {name}")
+            for name in ("test", "validation", "test_share")
+            if name in values
+        )
     if values.get("nodes", 1) > 1 and not values.get("out"):
         yield Problem("out", "required with several machines; give a folder on storage that they all share")
     if "nodes_wait" in values and values.get("nodes", 1) == 1:

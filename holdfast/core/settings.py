@@ -176,6 +176,22 @@ class TrainRequest:
         0.1, "Fraction of rows for validation, unless a file is given.", "data", low=0, high=0.9
     )
     test_share: float = setting(0.1, "Fraction of rows for testing, unless a file is given.", "data", low=0, high=0.9)
+    folds: int | None = setting(
+        None,
+        "Train this many models, each tested on its own part of the rows, and report the mean and the spread.",
+        "data",
+        low=2,
+        high=20,
+        traits=("local",),
+    )
+    fold: int | None = setting(
+        None, "Train only the model of this fold, from 1 to --folds.", "data", low=1, high=20, traits=("local",)
+    )
+    check_labels: bool = setting(
+        False,
+        "Compare each label with a prediction that has not seen it, before training (classify, one label).",
+        "run",
+    )
     max_length: int | None = setting(
         None,
         "Maximum number of tokens per text.",

@@ -29,6 +29,8 @@ class DataRequest:
     max_bad_share: float = 0.01  # more malformed rows than this are refused
     validation_share: float = DEFAULT_SHARE
     test_share: float = DEFAULT_SHARE
+    folds: int = 0  # parts of the rows, of which one is for testing
+    fold: int = 0  # which one, from 1
     seed: int = 42
 
 
@@ -52,5 +54,7 @@ def data_request(request: TrainRequest) -> DataRequest:
         max_bad_share=request.max_bad_rows,
         validation_share=request.validation_share,
         test_share=request.test_share,
+        folds=request.folds or 0,
+        fold=request.fold or 1,
         seed=request.seed,
     )

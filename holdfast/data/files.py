@@ -201,7 +201,13 @@ def _neighbors(request: DataRequest) -> dict[str, tuple[Path, ...]]:
     """The validation and test files next to train.csv; none where the request says anything about splits."""
     split, rest = split_in_name(request.path)
     shares = (request.validation_share, request.test_share)
-    if split != "train" or request.validation or request.test or shares != (DEFAULT_SHARE, DEFAULT_SHARE):
+    if (
+        request.folds
+        or split != "train"
+        or request.validation
+        or request.test
+        or shares != (DEFAULT_SHARE, DEFAULT_SHARE)
+    ):
         return {}
     try:
         siblings = sorted(_data_files(request.path.parent))

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from holdfast.core.errors import RequestError, leave_out, set_to
 from holdfast.core.facts import SPLITS
 from holdfast.core.plan import Choice
 from holdfast.data.data_request import DataRequest
@@ -30,6 +31,8 @@ def split_off(
     `splits` has the number of each row's split and is changed in place. Where the data brings validation rows, its
     owner has decided what is held out, so no test split is made either.
     """
+    if request.folds:
+        return _split_fold(splits, keys, classes, given, request)
     shares = {} if "validation" in given else {"validation": request.validation_share}
     if not {"validation", "test"} & set(given):
         shares["test"] = request.test_share
@@ -44,6 +47,52 @@ def split_off(
     capped = f", at most {MOST_ROWS:,} each" if len(training) * max(shares.values()) > MOST_ROWS else ""
     stratified = ", stratified by label" if len(set(classes)) > 1 else ""
     return Choice(f"{text}{capped}", f"not given, so split by content and seed {request.seed}{stratified}")
+
+
+def _split_fold(
+    splits: bytearray, keys: Sequence[int], classes: Sequence[int], given: Collection[str], request: DataRequest
+) -> Choice[str]:
+    """Test on one of several equal parts of the rows, and take validation from the others."""
+    if brought := {"validation", "test"} & set(given):
+        raise RequestError(
+            "folds need all rows for training, but the data brings its own splits",
+            found=", ".join(sorted(brought)),
+            try_next=("give only the file with the training rows", leave_out("folds")),
+            setting="folds",
+        )
+    usable = [row for row in range(len(splits)) if not splits[row]]
+    parts = folds_of([keys[row] for row in usable], [classes[row] for row in usable], request.folds, request.seed)
+    others = [row for row, part in zip(usable, parts, strict=True) if part != request.fold - 1]
+    if not others or len(others) == len(usable):
+        raise RequestError(
+            f"there are too few rows for {request.folds} folds",
+            found=f"{len(usable):,} rows, of which fold {request.fold} would have {len(usable) - len(others):,}",
+            try_next=(set_to("folds", 2),),
+            setting="folds",
+        )
+    for row, part in zip(usable, parts, strict=True):
+        splits[row] = SPLITS.index("test") if part == request.fold - 1 else 0
+    if request.validation_share:
+        shares = {"validation": request.validation_share}
+        codes = cut([keys[row] for row in others], [classes[row] for row in others], shares, request.seed)
+        for row, code in zip(others, codes, strict=True):
+            splits[row] = code
+    text = f"fold {request.fold} of {request.folds} for test, {request.validation_share:.0%} of the rest for validation"
+    return Choice(text, f"as requested, split by content and seed {request.seed}")
+
+
+def folds_of(keys: Sequence[int], classes: Sequence[int], folds: int, seed: int) -> bytearray:
+    """The fold of each row, from 0: as many of each class in every fold, copies of a text together."""
+    members: dict[int, list[int]] = {}
+    for row, number in enumerate(classes):
+        members.setdefault(number, []).append(row)
+    parts = bytearray(len(keys))
+    for turn, rows in enumerate(members.values()):
+        ordered = sorted(rows, key=lambda row: (draw(keys[row], seed), row))
+        for rank, row in enumerate(ordered):
+            parts[row] = (rank * folds // len(ordered) + turn) % folds
+    _reunite(parts, keys)
+    return parts
 
 
 def cut(keys: Sequence[int], classes: Sequence[int], shares: Mapping[str, float], seed: int) -> bytearray:

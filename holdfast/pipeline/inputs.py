@@ -25,9 +25,10 @@ from holdfast.core.plan import Plan
 from holdfast.core.prepared import Manifest
 from holdfast.core.progress import Progress, Unit, no_progress
 from holdfast.core.records import DetectedData, FileStamp, write_record
-from holdfast.core.runfolder import DOCTOR, DROPPED
+from holdfast.core.runfolder import DOCTOR, DOUBTFUL, DROPPED
 from holdfast.core.settings import TrainRequest, is_of_preset
 from holdfast.data.data_request import data_request
+from holdfast.data.label_check import checked_facts
 from holdfast.data.prepare import PrepareOptions, prepare
 from holdfast.data.sources import Source
 from holdfast.data.sources.vectors import VectorSource
@@ -201,6 +202,8 @@ def prepare_data(
         source, tokens, run / "prepared", options=options, cache=_prepared_cache(), on_progress=shown_by(report)
     )
     facts = found.facts
+    if request.check_labels:
+        facts = checked_facts(source, facts, run / DOUBTFUL, shown_by(report))
     dropped = found.folder / DROPPED
     if dropped.exists():
         shutil.copyfile(dropped, run / DROPPED)

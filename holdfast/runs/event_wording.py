@@ -29,6 +29,8 @@ _SHOWN_CHECKS = (RecalledProof, LongestExamples, ResumeCheck)  # without -v; the
 def event_lines(event: ev.Event) -> list[Line]:
     """What the log of a run shows of an event."""
     match event:
+        case ev.FoldStarted():
+            return [Line(f"fold {event.fold} of {event.folds}", "..")]
         case ev.Surveyed():
             return _surveyed(event)
         case ev.ModelFound():

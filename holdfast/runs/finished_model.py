@@ -69,6 +69,12 @@ def find_model(path: Path) -> FinishedModel:
             found="its model is where the command saves it",
             try_next=("holdfast predict THAT_FOLDER ...", "holdfast train DATA --model THAT_FOLDER"),
         )
+    if has_run and not _has_weights(folder) and (first := path / "fold-1").is_dir():
+        raise RequestError(
+            f"the run {path} has a model for each fold",
+            found=", ".join(sorted(one.name for one in path.glob("fold-*"))),
+            try_next=(f"use one of them, such as {first}",),
+        )
     if has_run and not _has_weights(folder) and read_artifact(path / RESULT).get("state") == "finished":
         raise RequestError(
             f"the run {path} finished, but its model is missing",

@@ -21,6 +21,7 @@ from holdfast.data.amounts import amounts_of
 from holdfast.pipeline.forecast import Forecaster, work_of
 from holdfast.pipeline.stages import prepare_run
 from holdfast.runs.engine_child import EngineChildren
+from holdfast.runs.folds import has_folds, train_folds
 from holdfast.runs.lease import hold
 from holdfast.runs.member import follow, lead_or_follow
 from holdfast.runs.peers import Peers
@@ -49,6 +50,8 @@ def plan_train(run: Path, *, on_event: EventSink) -> None:
 def resume_train(run: Path, *, on_event: EventSink, guard: Guard = lambda stop: nullcontext()) -> Result:
     """Bring a training run to its end, wherever it is now; `guard` lets a stop be requested while it trains."""
     request, stop = own_request(run), StopRequest()
+    if has_folds(request):
+        return train_folds(run, request, lambda fold: resume_train(fold, on_event=on_event, guard=guard), on_event)
     on_event(RunOpened(folder=str(run)))
     with EngineChildren(run, processes=(request.processes or 1) * nodes_of(request)) as children:
 

@@ -21,7 +21,7 @@ from holdfast.core.evidence import Decision, Passage
 from holdfast.core.plan import Reason
 from holdfast.core.records import CommandRequest, ComparedTime, ForecastCheck
 from holdfast.core.runfolder import REPORT, REQUEST
-from holdfast.core.scores import final_score, interval_value, metric_name, metric_value, ordered_scores
+from holdfast.core.scores import final_score, interval_value, is_share, metric_name, metric_value, ordered_scores
 from holdfast.core.settings import TrainRequest
 from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
 from holdfast.runs.cause_wording import full_cause_text, short_cause_text
@@ -87,10 +87,15 @@ def changes_text(changes: Mapping[str, object]) -> str:
     return ", ".join([*settings, *(f"{name}={value}" for name, value in changes.items() if name.isupper())])
 
 
-def scores_text(metrics: Mapping[str, object], intervals: Mapping[str, tuple[float, float]] = {}) -> str:
+def scores_text(
+    metrics: Mapping[str, object], intervals: Mapping[str, tuple[float, float]] = {}, spread: Mapping[str, float] = {}
+) -> str:
     """The metrics that say most, the first with its interval: "accuracy 92% (95% CI 90.2 to 93.8%), macro F1 91%"."""
     shown = list(ordered_scores(metrics).items())[:_SHOWN_SCORES]
     texts = [f"{metric_name(name)} {metric_value(name, value)}" for name, value in shown]
+    if shown and spread and (off := spread.get(shown[0][0])) is not None:
+        off_text = f"{100 * off:.1f}" if is_share(shown[0][0]) else f"{off:.3g}"
+        texts[0] += f" \u00b1 {off_text}"
     if shown and (interval := intervals.get(shown[0][0])):
         texts[0] += f" (95% CI {interval_value(shown[0][0], interval)})"
     return ", ".join(texts)
@@ -443,7 +448,10 @@ def _scores(state: RunState) -> Iterator[Line]:
         return
     found = state.records.metrics.splits
     for split, metrics in found.items():
-        yield Line(scores_text(metrics.scores, metrics.intervals), "ok", split)
+        text = scores_text(metrics.scores, metrics.intervals, metrics.spread)
+        if metrics.folds:
+            text += f" (mean and standard deviation of {metrics.folds} folds)"
+        yield Line(text, "ok", split)
         if gives_no_label(metrics.scores):
             yield Line(f"{NO_LABEL}; try more epochs or a higher learning rate", "!")
     if not found:
@@ -466,6 +474,9 @@ def _use(state: RunState) -> Iterator[Line]:
     run = typed_path(state.folder)
     if state.is_command:
         yield Line(run, name="files")
+        return
+    if any(one.folds for one in state.records.metrics.splits.values()):
+        yield Line(f"{run}/fold-1 and so on", name="files")
         return
     yield Line(f"{run}/model", name="model")
     yield Line(f'holdfast predict {run} "..."', name="next")

@@ -1,13 +1,16 @@
 """Splits depend on content and seed alone, keep copies together and keep the labels' shares."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.errors import RequestError
+from holdfast.data.data_request import DataRequest
 from holdfast.data.examples import exact_hash
-from holdfast.data.split import MOST_ROWS, cut, draw, repeated
+from holdfast.data.split import MOST_ROWS, cut, draw, folds_of, repeated, split_off
 
 SHARES = {"validation": 0.1, "test": 0.1}
 
@@ -83,3 +86,35 @@ def test_the_seed_decides(seed):
 
 def test_repeated_finds_what_comes_twice():
     assert repeated([5, 1, 5, 2, 1, 3]) == {1, 5}
+
+
+class TestFolds:
+    def test_every_row_is_tested_once_with_its_copies(self):
+        keys = [*range(1, 101), *range(1, 11)]
+        classes = [at % 3 for at in range(110)]
+        parts = folds_of(keys, classes, 5, seed=1)
+        assert all(parts[at] == parts[100 + at] for at in range(10))
+        for number in range(3):
+            counts = Counter(part for part, own in zip(parts, classes, strict=True) if own == number)
+            assert len(counts) == 5
+            assert max(counts.values()) - min(counts.values()) <= 8
+
+    def test_small_classes_do_not_all_go_to_one_fold(self):
+        parts = folds_of(list(range(1, 51)), list(range(50)), 5, seed=1)
+        assert sorted(Counter(parts).values()) == [10] * 5
+
+    @pytest.mark.parametrize("fold", [1, 2, 3])
+    def test_the_others_are_for_training_and_validation(self, fold):
+        request = DataRequest(path=Path("x"), folds=3, fold=fold)
+        splits = bytearray(90)
+        split_off(splits, list(range(1, 91)), [0] * 90, ["train"], request)
+        parts = folds_of(list(range(1, 91)), [0] * 90, 3, request.seed)
+        assert [at for at in range(90) if splits[at] == 2] == [at for at in range(90) if parts[at] == fold - 1]
+        assert 2 <= splits.count(1) <= 12
+
+    @pytest.mark.parametrize(("rows", "brought"), [(90, ["train", "test"]), (2, ["train"])])
+    def test_impossible_folds_are_refused(self, rows, brought):
+        request = DataRequest(path=Path("x"), folds=5, fold=5)
+        with pytest.raises(RequestError) as caught:
+            split_off(bytearray(rows), list(range(1, rows + 1)), [0] * rows, brought, request)
+        assert caught.value.setting == "folds"
