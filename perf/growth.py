@@ -4,9 +4,8 @@
 columns found, read, checked, split, tokenized and written. The clock runs while columns are found and while data is
 prepared, not while the model and the machine are looked at. Each size has several rounds; the figures are those of the
 round with the median time. Memory is that of the whole process tree, with shared pages counted once, sampled ten times
-per second; it
-includes the spare process with torch, which does not depend on the rows. Each row is the first part of one real
-sentence of `--texts` and the second part of another, or made of random words.
+per second; it includes the spare process with torch, which does not depend on the rows. Each row is the first part of
+one real sentence of `--texts` and the second part of another, or made of random words.
 """
 
 import argparse

@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -14,8 +13,6 @@ from typing import Any
 from holdfast.core.errors import RequestError, install
 
 TOKENIZER = "tokenizer.json"
-_BATCH_TEXTS = 1000
-_BATCH_CHARACTERS = 2_000_000
 _NO_LIMIT = 1_000_000  # tokenizers without a limit say 10**30
 # Families whose position numbers start after the padding token's, so that fewer are left for text.
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer", "xlm-roberta-xl", "data2vec-text")
@@ -157,11 +154,6 @@ class ModelTokenizer:
             return self._words.encode(texts)
         return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
-    def count(self, texts: Iterable[str]) -> "array[int]":
-        """How many tokens each text has, special tokens included."""
-        around = sum(map(len, self.marks))
-        return array("I", (len(ids) + around for batch in batches(texts) for ids in self.encode(batch)))
-
     def encode_with_places(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
         """The token ids of some texts without special tokens, and the character at which each token starts."""
         encodings = self.tokenizer.encode_batch(texts, add_special_tokens=False)
@@ -194,20 +186,6 @@ class ModelTokenizer:
             if text:
                 return str(text)
         return ""
-
-
-def batches(texts: Iterable[Any], length: Any = len) -> Iterator[list[Any]]:
-    """Group texts into batches with a limited number of texts and characters."""
-    held: list[Any] = []
-    characters = 0
-    for text in texts:
-        held.append(text)
-        characters += length(text)
-        if len(held) >= _BATCH_TEXTS or characters >= _BATCH_CHARACTERS:
-            yield held
-            held, characters = [], 0
-    if held:
-        yield held
 
 
 def _positions(config: Mapping[str, Any]) -> int | None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.errors import RequestError
-from holdfast.data.tokenizer import ModelTokenizer, WordCache, batches, can_go_by_word
+from holdfast.data.tokenizer import ModelTokenizer, WordCache, can_go_by_word
 from tests.unit.data.conftest import WORDS
 
 
@@ -74,11 +74,6 @@ def test_the_cache_stays_small(bert_folder, monkeypatch):
     for start in range(0, 40, 4):
         cache.encode([" ".join(WORDS[start : start + 4]), "x" * 50])
     assert len(cache._ids) <= 10
-
-
-def test_batches_are_bounded_by_number_and_by_characters():
-    assert [len(batch) for batch in batches("a" for _ in range(2500))] == [1000, 1000, 500]
-    assert [len(batch) for batch in batches(["x" * 1_500_000] * 3)] == [2, 1]
 
 
 class _Counting:
