@@ -19,7 +19,7 @@ from msgspec import structs
 from holdfast.core.artifacts import flush_to_disk, to_plain
 from holdfast.core.disk_space import FULL, why_not
 from holdfast.core.errors import MachineError, RequestError, set_to
-from holdfast.core.facts import DatasetFacts, Task
+from holdfast.core.facts import SPLITS, DatasetFacts, Task
 from holdfast.core.plan import USUAL_LENGTH, Choice
 from holdfast.core.prepared import FORMAT, Manifest
 from holdfast.core.progress import Progress, no_progress
@@ -27,6 +27,7 @@ from holdfast.core.records import read_record, write_record
 from holdfast.core.runfolder import DATASET, DROPPED, MANIFEST
 from holdfast.data.badrows import BadRows
 from holdfast.data.chat import Chat
+from holdfast.data.label_forms import in_order
 from holdfast.data.prepare_causal import ConversationWriter, TextPieceWriter
 from holdfast.data.prepare_classify import LabeledWriter
 from holdfast.data.prepare_two_tower import TowerWriter, write_vectors
@@ -197,7 +198,14 @@ def _whole(folder: Path, fingerprint: str, source: Source) -> Prepared | None:
     manifest, facts = read_manifest(folder), read_record(folder, DatasetFacts)
     if not manifest or not facts or manifest.fingerprint != fingerprint:
         return None
-    facts = replace(facts, files=tuple(str(file.path) for _, file in source.files))  # moved ones have new names
+    facts = replace(
+        facts,
+        files=tuple(str(file.path) for _, file in source.files),  # moved ones have new names
+        # The keys of a JSON file are sorted by name; these have an order of their own.
+        roles=source.layout.roles,
+        splits={split: facts.splits[split] for split in SPLITS if split in facts.splits},
+        labels={name: facts.labels[name] for name in in_order(facts.labels)},
+    )
     return Prepared(folder=folder, manifest=manifest, facts=facts, is_reused=True)
 
 

@@ -65,6 +65,9 @@ class TestClassify:
                 assert wanted[text] == manifest.labels[label]
         assert open_tokens(tmp_path / "out", "train")[0][[0, -1]].tolist() == [2, 3]
         assert seen[-1] == ("tokenizing", 120, 120)
+        facts = done.facts
+        assert (list(facts.splits), list(facts.labels)) == (["train", "validation", "test"], ["no", "perhaps", "yes"])
+        assert list(facts.roles) == ["text", "label"]
         assert not done.is_reused
 
     def test_texts_for_display_keep_their_letters(self, write, bert_folder, tmp_path):
