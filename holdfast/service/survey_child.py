@@ -5,6 +5,7 @@ it executes and unpickles nothing. Reads: job.json. Writes: progress.json, resul
 """
 
 import json
+import re
 import sys
 import time
 import zipfile
@@ -17,6 +18,7 @@ import msgspec
 
 from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
 from holdfast.core.data_warnings import DataWarning
+from holdfast.core.env import cache_folder
 from holdfast.core.errors import HoldfastError, RequestError, error_record
 from holdfast.core.facts import BadRow, Lengths
 from holdfast.core.plan import Choice
@@ -221,12 +223,13 @@ def check_amount(done: int, unit: str, limits: SurveyLimits) -> None:
 def _preview(request: "DataRequest", on_progress: "Progress") -> dict[str, Any]:
     """The columns of a file and its first rows, before anything is decided about them."""
     from holdfast.data.badrows import BadRows
-    from holdfast.data.files import find_files
+    from holdfast.data.files import beir_file, find_files
     from holdfast.data.read import open_rows
     from holdfast.data.sources.vectors import list_arrays
 
-    training = find_files(request, on_progress).splits.get("train", (request.path,))
-    source = open_rows(training[0], request, on_progress)
+    files = find_files(request, on_progress)
+    first = beir_file(files.beir, "corpus") if files.beir else files.splits["train"][0]
+    source = open_rows(first or request.path, request, on_progress)
     columns: tuple[str, ...] = source.columns
     rows: list[list[object]]
     if source.kind == "npz":
@@ -279,7 +282,13 @@ def _bounded(facts: Any) -> dict[str, Any]:
 def _storable(value: object, folder: str) -> object:
     """Texts that every database can store, shortened, and without the folder of the upload."""
     if isinstance(value, str):
-        text = value.replace(f"{folder}/", "").replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+        unpacked = re.escape(str(cache_folder() / "unpacked"))
+        text = (
+            re.sub(rf"{unpacked}/[^/\s]+/", "", value.replace(f"{folder}/", ""))
+            .replace("\0", "\ufffd")
+            .encode("utf-8", "replace")
+            .decode()
+        )
         return text if len(text) <= _TEXT_CHARACTERS else text[:_TEXT_CHARACTERS] + "…"
     if isinstance(value, dict):
         return {str(_storable(str(key), folder)): _storable(item, folder) for key, item in value.items()}

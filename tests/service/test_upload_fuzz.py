@@ -57,6 +57,33 @@ def surveyed(content, name, choices=None):
     return found
 
 
+def test_archives_are_surveyed_without_paths_of_the_server(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def zipped(**files):
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w") as archive:
+            for name, content in files.items():
+                archive.writestr(f"set/{name.replace('_', '.')}", content)
+        return out.getvalue()
+
+    rows = "text,label\n" + "".join(f"a text number {at},{at % 2}\n" for at in range(60))
+    found = surveyed(zipped(train_csv=rows, test_csv=rows[:400]), "a.zip")
+    assert (found["state"], found["preview"]["columns"]) == ("ready", ["text", "label"])
+    assert found["facts"]["splits"]["train"] > 40
+    for files in ({"train_csv": ""}, {"train_csv": "text,label\n"}, {"train_png": "x"}):
+        found = surveyed(zipped(**files), "a.zip")
+        assert found["state"] == "refused"
+        assert str(tmp_path) not in json.dumps(found)
+    beir = {
+        "corpus_jsonl": "".join(json.dumps({"_id": f"p{at}", "text": f"passage {at}"}) + "\n" for at in range(20)),
+        "queries_jsonl": "".join(json.dumps({"_id": f"q{at}", "text": f"query {at}"}) + "\n" for at in range(20)),
+        "train_tsv": "query-id\tcorpus-id\tscore\n" + "".join(f"q{at}\tp{at}\t1\n" for at in range(20)),
+    }
+    found = surveyed(zipped(**beir), "b.zip")
+    assert (found["state"], found["facts"]["form"]) == ("ready", "beir")
+
+
 def strings(value):
     """Every text in a value."""
     if isinstance(value, dict):
