@@ -13,10 +13,10 @@ from holdfast.core.artifacts import to_json
 def status(folder: Path, as_json: bool) -> None:
     """Show the state of RUN: phase, step, loss, time left, and every attempt with its cause."""
     from holdfast.cli.screen import run_lines, status_fields, width
-    from holdfast.runs.run_path import require_request
+    from holdfast.runs.run_path import current_run, require_request
     from holdfast.runs.state import read_state
 
-    run = folder.resolve()
+    run = current_run(folder)
     require_request(run)
     state = read_state(run)
     if as_json:

@@ -26,9 +26,9 @@ def watch(folder: Path, as_json: bool) -> None:
     Press q or Ctrl-C to quit; the run continues. Ends by itself when the run does.
     """
     from holdfast.core.env import wants_color
-    from holdfast.runs.run_path import require_request
+    from holdfast.runs.run_path import current_run, require_request
 
-    run = folder.resolve()
+    run = current_run(folder)
     require_request(run)
     with contextlib.suppress(KeyboardInterrupt):
         if as_json or not sys.stdout.isatty() or not wants_color():

@@ -13,7 +13,7 @@ from statistics import mean, stdev
 from holdfast.core.event_log import EventSink
 from holdfast.core.events import FoldStarted
 from holdfast.core.records import Result, read_record, write_record, write_request
-from holdfast.core.runfolder import REQUEST
+from holdfast.core.runfolder import REQUEST, RESULT
 from holdfast.core.scores import ModelMetrics, SplitMetrics, read_metrics, write_metrics
 from holdfast.core.settings import TrainRequest
 
@@ -31,6 +31,7 @@ def fold_folder(run: Path, fold: int) -> Path:
 def train_folds(run: Path, request: TrainRequest, train: Callable[[Path], Result], on_event: EventSink) -> Result:
     """Train every fold that is not finished; ends early if one fails or is stopped."""
     results: list[Result] = []
+    (run / RESULT).unlink(missing_ok=True)  # of an earlier start that was stopped
     for fold in range(1, (request.folds or 0) + 1):
         folder = fold_folder(run, fold)
         known = read_record(folder, Result) if folder.is_dir() else None

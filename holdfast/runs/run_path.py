@@ -6,7 +6,7 @@ from pathlib import Path
 from holdfast.core.errors import RequestError
 from holdfast.core.path_guess import did_you_mean
 from holdfast.core.records import CommandRequest, read_request
-from holdfast.core.runfolder import REQUEST
+from holdfast.core.runfolder import REQUEST, RESULT
 from holdfast.core.settings import TrainRequest
 from holdfast.runs.new_folder import RUNS
 
@@ -17,6 +17,13 @@ def require_run(path: Path) -> None:
     """Refuse a path that is not the folder of a run."""
     if not is_run(path):
         raise no_run(path)
+
+
+def current_run(folder: Path) -> Path:
+    """The run in a folder; of a run of folds that has not ended, the run of the newest fold."""
+    run = folder.resolve()
+    folds = sorted(run.glob(f"fold-*/{REQUEST}"), key=lambda path: int(path.parent.name.rpartition("-")[2]))
+    return folds[-1].parent if folds and not (run / RESULT).is_file() else run
 
 
 def require_request(run: Path) -> TrainRequest | CommandRequest:

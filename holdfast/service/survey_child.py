@@ -228,8 +228,8 @@ def _preview(request: "DataRequest", on_progress: "Progress") -> dict[str, Any]:
     from holdfast.data.sources.vectors import list_arrays
 
     files = find_files(request, on_progress)
-    first = beir_file(files.beir, "corpus") if files.beir else files.splits["train"][0]
-    source = open_rows(first or request.path, request, on_progress)
+    opened = beir_file(files.beir, "corpus") if files.beir else files.splits["train"][0]
+    source = open_rows(opened or request.path, request, on_progress)
     columns: tuple[str, ...] = source.columns
     rows: list[list[object]]
     if source.kind == "npz":

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from holdfast.core.records import MissedQuery, WrongLabels
-from holdfast.core.scores import LabelScores, SampleAnswer, metric_name, shown_scores
+from holdfast.core.scores import LabelScores, SampleAnswer, SplitMetrics, metric_name, shown_scores
 from holdfast.runs.report.html import Content, Html, breakable, details, join, section, table, tag
 from holdfast.runs.report.svg_charts import meter
 from holdfast.runs.state import RunState
@@ -36,6 +36,7 @@ def result_section(state: RunState) -> Html:
         "How good it is",
         tag("p", note, class_="meta") if note else None,
         scores_table(metrics.scores, {name: one.intervals for name, one in splits.items()}),
+        tag("p", _spread_text(shown), class_="meta") if shown.folds else None,
         tag("p", INTERVALS, class_="meta") if shown.intervals else None,
         tag("p", sentence(NO_LABEL)) if gives_no_label(shown.scores) else None,
         join(tag("h3", f"By label, {split}"), labels_table(shown.classes)) if shown.classes else None,
@@ -60,6 +61,11 @@ def scores_table(splits: Mapping[str, Mapping[str, float]], intervals: Mapping[s
         for name in names
     ]
     return table(["metric", *splits], rows, numbers=range(1, len(splits) + 1)) if rows else Html("")
+
+
+def _spread_text(found: SplitMetrics) -> str:
+    spread = ", ".join(f"{metric_name(name)} {value:.4f}" for name, value in shown_scores(found.spread).items())
+    return f"The mean of {found.folds} folds. Standard deviation: {spread}."
 
 
 def _score(name: str, found: Mapping[str, float], intervals: Intervals) -> str:

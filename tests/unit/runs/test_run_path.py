@@ -12,7 +12,7 @@ from holdfast.runs.finished_model import find_model
 from holdfast.runs.new_train import start_train
 from holdfast.runs.report.page import write_report
 from holdfast.runs.resume_run import ask_to_stop, command_of
-from holdfast.runs.run_path import require_request
+from holdfast.runs.run_path import current_run, require_request
 from holdfast.runs.state import read_state
 from holdfast.runs.support_bundle import pack_run
 
@@ -77,6 +77,17 @@ def test_a_supervised_command_has_no_model(here, command):
     with pytest.raises(RequestError, match="your own command") as refused:
         COMMANDS[command](here / "runs" / "bank-1")
     assert "holdfast train DATA --model THAT_FOLDER" in refused.value.try_next
+
+
+def test_newest_fold_stands_for_its_run_until_the_end(here):
+    run = here / "runs" / "bank-1"
+    assert current_run(run) == run
+    for fold in (2, 9, 10):
+        (run / f"fold-{fold}").mkdir()
+        (run / f"fold-{fold}" / "request.json").write_text("{}")
+    assert current_run(run) == run / "fold-10"
+    (run / "result.json").write_text("{}")
+    assert current_run(run) == run
 
 
 def test_train_from_a_run_of_several_machines_uses_one(here):
