@@ -286,6 +286,9 @@ def _failed(state: RunState, with_cause: bool) -> str:
 def _where(state: RunState) -> str:
     if state.step:
         return f"at step {state.step:,}" + (f" of {state.steps:,}" if state.steps else "")
+    request = state.records.request
+    if isinstance(request, TrainRequest) and request.folds and not request.fold:
+        return f"before all {request.folds} folds were trained"
     if state.attempt is None:
         return "before the first attempt"
     if state.is_command:
