@@ -35,6 +35,7 @@ from holdfast.data.data_request import data_request
 from holdfast.data.shards import read_manifest
 from holdfast.data.sources import Source
 from holdfast.machine.probe import ask_this_machine
+from holdfast.machine.resources import probe_memory_free_bytes
 from holdfast.models.resolve import require_model
 from holdfast.pipeline import choices, inputs
 from holdfast.pipeline.forecast import write_rough_forecast
@@ -109,7 +110,9 @@ class _Preparation:
         given = (self._machine_here, [getattr(self._request, name) for name in plan_of_it])
         known = read_record(self._run, MachineFacts) if self._done.get("machine") == _hash(given) else None
         if known is not None:
-            yield lambda: known
+            # Everything else about the machine is in the inputs of this stage.
+            now = replace(known, memory_free_bytes=probe_memory_free_bytes().value)
+            yield lambda: now
             return
         probes = ask_this_machine(0.0)  # devices are tried later, where there are any
         try:
