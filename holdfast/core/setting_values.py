@@ -175,7 +175,15 @@ def _together(values: Mapping[str, Any]) -> Iterator[Problem]:
             "multiplies per_device_train_batch_size, which is missing; batch_size already counts a whole step",
             str(values["gradient_accumulation_steps"]),
         )
+    if values.get("backend") == "mlx":
+        for name in ("device", "processes", "nodes", "compile"):
+            if values.get(name) not in (None, 1, False):
+                yield Problem(name, "cannot be combined with the MLX backend, which decides this itself", values[name])
+    elif values.get("load_in_4bit"):
+        yield Problem("load_in_4bit", "requires the MLX backend: --backend mlx")
     task, lora = values.get("task"), values.get("lora")
+    if values.get("load_in_4bit") and (lora is False or task in ("classify", "two-tower")):
+        yield Problem("load_in_4bit", "requires LoRA: weights in 4 bits are not trained")
     if lora and task in ("classify", "two-tower"):
         yield Problem("lora", f"only for causal models, not for {task}")
     preset_task = PRESETS.get(values.get("preset", ""), {}).get("task", task)

@@ -35,7 +35,7 @@ Trait = Literal[
     "file",  # describes one data file, so a run that continues with other data does not take it over
     "own",  # each run and each machine has its own
     "memory",  # changes what is learned, and decides how much memory that takes
-    "processes",  # chosen again when a run continues with another number of processes
+    "processes",  # chosen again when a run continues with another number of processes or another backend
     "resume",  # `holdfast resume` may change it
 ]
 GROUPS: Mapping[Affects, str] = {"data": "Data", "learning": "Training", "computing": "Machine", "run": "Run"}
@@ -322,6 +322,12 @@ class TrainRequest:
         "learning",
         label="LoRA target modules",
     )
+    load_in_4bit: bool = setting(
+        False,
+        "Hold the frozen weights of the base model in 4 bits while adapters are trained (LoRA with MLX).",
+        "learning",
+        traits=("memory",),
+    )
     class_weights: str | None = setting(
         None, "Give rare classes more weight (classify).", "learning", allowed=("balanced", "none")
     )
@@ -336,12 +342,19 @@ class TrainRequest:
     )
     mining: bool | None = setting(None, "Mine hard negatives with the model between epochs (two-tower).", "learning")
 
+    backend: str = setting(
+        "auto",
+        "Library that trains: torch, or MLX on Apple silicon.",
+        "computing",
+        allowed=("auto", "torch", "mlx"),
+        traits=("processes", "resume"),
+    )
     device: str | None = setting(
         None,
         "Device to train on.",
         "computing",
         allowed=("cpu", "cuda", "mps"),
-        traits=("basic",),
+        traits=("basic", "processes"),
         in_script={"cpu": "use_cpu=True in TrainingArguments, or .to('cpu')", "auto": "use_cpu=False"},
     )
     precision: str | None = setting(

@@ -17,8 +17,8 @@ from holdfast.core.prepared import Manifest
 from holdfast.data.shards import open_array, open_tokens
 from holdfast.engine.data_order import Indices
 from holdfast.engine.retrieval import judgements_of
+from holdfast.engine.retrieval_items import Items, costs
 from holdfast.engine.tower_options import TowerOptions
-from holdfast.engine.towers import Items, costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,7 +73,7 @@ def ready_to_answer(model: nn.Module) -> Iterator[None]:
     is_packed = plain.config._attn_implementation == ATTENTION
     model.eval()
     if is_packed:
-        plain.set_attn_implementation("sdpa")
+        plain.set_attn_implementation("sdpa" if getattr(plain, "_supports_sdpa", False) else "eager")
     try:
         yield
     finally:

@@ -4,36 +4,22 @@ B items of a micro-batch, N tokens of them, T of the longest, H size of an embed
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from holdfast.data.shards import TokenArray
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import micro_batches
-from holdfast.engine.data_order import Indices
 from holdfast.engine.fast.packing import Pack, pack, packed
 from holdfast.engine.fast.rng import DropoutRng
 from holdfast.engine.padding import pad
 from holdfast.engine.ranks import ALONE, Ranks
+from holdfast.engine.retrieval_items import Item, Items, costs
 from holdfast.engine.row_layout import count_with_filler
-
-Item = NDArray[Any]  # the tokens of a text, or a vector
-
-
-class Items(Protocol):
-    """A token array, or the rows of an array of vectors."""
-
-    def __len__(self) -> int:
-        """The number of items."""
-
-    def __getitem__(self, at: int, /) -> Item:
-        """One item."""
 
 
 class TextTower(nn.Module):
@@ -117,11 +103,6 @@ def embed_all(tower: nn.Module, items: Items, settings: AttemptSettings, ranks: 
         return found_BH
 
     return ranks.all_reduce(ranks.independently(embed_own))
-
-
-def costs(items: Items) -> Indices:
-    """What each item counts towards a micro-batch: its tokens, or 1 for a vector."""
-    return items.lengths if isinstance(items, TokenArray) else np.ones(len(items), dtype=np.int64)
 
 
 class TowerShape(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from holdfast.core.errors import MachineError, RequestError, set_to, type_command
+from holdfast.core.errors import MachineError, RequestError, install, set_to, type_command
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
-from holdfast.core.plan import Choice, Plan
+from holdfast.core.plan import MLX, Choice, Plan
 from holdfast.core.settings import TrainRequest, nodes_of, requested_batch_size
 from holdfast.pipeline.parallel import cores_of
 
@@ -31,6 +31,9 @@ def require_fitting(task: str, model: ModelFacts) -> None:
 def choose_device(request: TrainRequest, facts: MachineFacts) -> Choice[str]:
     """A CUDA GPU that passed one test step, otherwise the CPU; the proof may choose the GPU of a Mac."""
     tried = {trial.device.partition(":")[0]: trial for trial in facts.trials}
+    if request.backend == "mlx":
+        _require_mlx(facts)
+        return Choice(MLX, AS_REQUESTED)
     if request.device:
         _require_device(request.device, facts)
         return Choice(request.device, AS_REQUESTED)
@@ -46,6 +49,19 @@ def choose_device(request: TrainRequest, facts: MachineFacts) -> Choice[str]:
     if facts.gpus:
         return Choice("cpu", f"torch cannot use {facts.gpus[0].name}")
     return Choice("cpu", "no GPU was found")
+
+
+def _require_mlx(facts: MachineFacts) -> None:
+    """Refuse MLX where it is not installed with a part that computes; on Linux `mlx` alone has none."""
+    if "mlx" in facts.distributions and {"mlx-metal", "mlx-cpu"} & facts.distributions.keys():
+        return
+    found = "mlx without mlx-metal or mlx-cpu" if "mlx" in facts.distributions else "no package named mlx"
+    raise MachineError(
+        "the MLX backend is not installed",
+        found=f"{found}, on {facts.os} {facts.arch}",
+        try_next=[install("mlx"), set_to("backend", "torch")],
+        setting="backend",
+    )
 
 
 def _require_device(device: str, facts: MachineFacts) -> None:
@@ -162,6 +178,8 @@ def choose_lora(request: TrainRequest, task: str, model: ModelFacts, full_fits: 
     """Adapters for large language models, and if training all weights would not fit into memory."""
     if request.lora is not None:
         return Choice(request.lora, AS_REQUESTED)
+    if request.load_in_4bit:
+        return Choice(True, "weights in 4 bits are not trained; adapters are")
     if task != "causal":
         return Choice(False, f"{task} trains all weights")
     if request.lora_r or request.lora_alpha or request.lora_dropout or request.lora_target_modules:

@@ -168,10 +168,11 @@ def keep_learning(
 ) -> RunPlan:
     """The plan of a run that has begun: it learns what its earlier plan says, and computes as before where it can.
 
-    On another machine everything about computing is chosen again, with another number of processes what depends on it.
+    On another machine everything about computing is chosen again, with another number of processes or another backend what
+    depends on it.
     """
     before, now = dataclasses.asdict(earlier.settings), dataclasses.asdict(plan.settings)
-    is_changed = (earlier.processes, earlier.nodes) != (plan.processes, plan.nodes)
+    is_changed = _computed_by(earlier) != _computed_by(plan)
     again = {"run", "prepared"}
     if is_changed:
         again |= PROCESS_SETTINGS
@@ -185,6 +186,10 @@ def keep_learning(
         choices=choices,
         changed_after_attempt=changed_after_attempt if is_changed else earlier.changed_after_attempt,
     )
+
+
+def _computed_by(plan: RunPlan) -> tuple[int, int, str]:
+    return plan.processes, plan.nodes, plan.settings.backend
 
 
 def free_memory(machine: MachineFacts, device: str, processes: int = 1) -> int | None:

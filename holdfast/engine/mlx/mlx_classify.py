@@ -59,7 +59,7 @@ class MlxClassify:
         self._class_weights = None if data.class_weights is None else mx.array(data.class_weights)
         mx.eval(self.weights)
 
-    def begin_epoch(self, epoch: int) -> dict[str, object]:
+    def begin_epoch(self, epoch: int) -> dict[str, int]:
         """Nothing depends on the epoch."""
         return {}
 

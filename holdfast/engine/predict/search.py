@@ -22,9 +22,9 @@ from holdfast.data.read import open_rows
 from holdfast.data.shards import TokenArray, open_tokens, read_manifest
 from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.engine.attempt_settings import AttemptSettings
+from holdfast.engine.corpus_search import search
 from holdfast.engine.mistakes import TextView
 from holdfast.engine.predict.predictor import Row, token_array
-from holdfast.engine.retrieval import search
 from holdfast.engine.tower_folder import finished_text_towers
 from holdfast.engine.towers import TextTower, embed_all
 

@@ -21,14 +21,14 @@ from holdfast.core.errors import RequestError
 from holdfast.core.prepared import Manifest
 from holdfast.core.records import Mistakes
 from holdfast.core.scores import SampleAnswer
-from holdfast.data.shards import TokenArray, open_array, open_tokens, require_manifest
+from holdfast.data.shards import require_manifest
+from holdfast.engine.answer_texts import AnswerTexts
 from holdfast.engine.attempt_settings import AttemptSettings
-from holdfast.engine.batches import BatchPart, first_example, micro_batches, split_step
-from holdfast.engine.data_order import Indices, generator, step_seed
+from holdfast.engine.batches import BatchPart, first_example, split_step
+from holdfast.engine.data_order import Indices, step_seed
 from holdfast.engine.fast.captured import row_pack, step_row
 from holdfast.engine.fast.packing import Pack, pack, packed
 from holdfast.engine.fast.rng import DropoutRng, replace_dropout
-from holdfast.engine.intervals import loss_intervals
 from holdfast.engine.language_model import load_language_model, plain_model
 from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.row_layout import round_up
@@ -37,7 +37,6 @@ from holdfast.engine.sharding import as_one_call, make_gradient_threads
 
 _OPTIONS = ("lora", "samples")
 _SAMPLES = 3
-_GROUPS = 400  # of texts, for the intervals of the metrics
 _LEARNED_BUCKET = 256  # a captured step has a multiple of this many targets; surplus ones count nothing
 _LOGITS_AT_ONCE = 1024  # rows of vocabulary size: 200 MB with 49,152 tokens, instead of gigabytes
 
@@ -82,13 +81,8 @@ class Causal:
             self._compute = as_one_call(plain, self._loss_at)
         self._plain, self._body, self._head = plain, plain.base_model, plain.get_output_embeddings()
         self._chat_template = manifest.chat_template
-        folder = settings.prepared_path
-        self._texts: dict[str, TokenArray] = {split: open_tokens(folder, split) for split in manifest.splits}
-        self._learn: dict[str, NDArray[Any]] = {
-            split: open_array(folder, f"{split}.learn") for split in manifest.splits
-        }
-        self.lengths = self._texts["train"].lengths
-        self._require_targets()
+        self._data = AnswerTexts(settings, manifest)
+        self._texts, self.lengths = self._data.texts, self._data.lengths
         self._threads.try_out(first_example(), lambda part: self._loss_of(0, part, 1))
 
     def begin_epoch(self, epoch: int) -> dict[str, int]:
@@ -98,10 +92,10 @@ class Causal:
     def forward_backward(self, step: int, examples: Indices) -> Tensor:
         """Add the gradient of one step: the mean over all its target tokens, however they are split."""
         self.model.train()
-        learned = sum(int(self._flags("train", int(at)).sum()) for at in examples)
+        learned = self._data.learned(examples)
         step_loss = torch.zeros((), device=self._settings.device)
         for parts in split_step(examples, self.lengths, self._micro_tokens, self._threads.workers, self._ranks):
-            step_loss += self._threads.backward(parts, lambda part: self._loss_of(step, part, max(1, learned)))
+            step_loss += self._threads.backward(parts, lambda part: self._loss_of(step, part, learned))
         return step_loss
 
     def step_arrays(self, step: int, examples: Indices) -> dict[str, NDArray[np.int64]] | None:
@@ -129,11 +123,9 @@ class Causal:
         """Loss and perplexity on the target tokens of a split; empty if the split does not exist."""
         if split not in self._texts:
             return {}
-        texts = self._texts[split]
-        micros = list(micro_batches(np.arange(len(texts)), texts.lengths, self._micro_tokens))
-        return _loss_metrics(self._summed_losses(split, micros))
+        return self._data.evaluate(split, self._micro_tokens, self._summed_losses)
 
-    def _summed_losses(self, split: str, batches: list[Indices]) -> Tensor:
+    def _summed_losses(self, split: str, batches: list[Indices]) -> NDArray[np.float64]:
         """Summed loss and target tokens of each batch of texts."""
         self.model.eval()
         micros = list(enumerate(batches))
@@ -148,7 +140,7 @@ class Causal:
                     found[at] = torch.tensor([loss, int((targets_N >= 0).sum())])
 
         self._ranks.independently(score)
-        return self._ranks.all_reduce(found)
+        return self._ranks.all_reduce(found).numpy()
 
     def samples(self) -> list[SampleAnswer]:
         """The model's answers to the first validation prompts, next to the expected ones."""
@@ -160,7 +152,7 @@ class Causal:
         with ready_to_answer(self.model), self._settings.autocast():
             return [
                 sample_answer(
-                    self.model, tokenizer, self._texts[split][at], self._flags(split, at), self._settings.device
+                    self.model, tokenizer, self._texts[split][at], self._data.flags(split, at), self._settings.device
                 )
                 for at in range(count)
             ]
@@ -169,19 +161,8 @@ class Causal:
         """Metrics with their intervals, and answers to a few prompts."""
         if split not in self._texts:
             return {}
-        found = self._measured(split)
+        found = self._data.measured(split, self._micro_tokens, self._summed_losses)
         return found | {"samples": self.samples()} if split == "validation" else found
-
-    def _measured(self, split: str) -> dict[str, object]:
-        """The metrics and their intervals, from up to 400 groups of texts that were put together at random."""
-        texts = self._texts[split]
-        mixed = generator(self._settings.seed, "intervals").permutation(len(texts))
-        groups = np.array_split(mixed, min(len(texts), _GROUPS))
-        cut = [list(micro_batches(group, texts.lengths, self._micro_tokens)) for group in groups]
-        sums = self._summed_losses(split, [batch for batches in cut for batch in batches])
-        owners = np.repeat(np.arange(len(groups)), [len(batches) for batches in cut])
-        losses, tokens = (np.bincount(owners, column, len(groups)).astype(float) for column in sums.numpy().T)
-        return {**_loss_metrics(sums), "intervals": loss_intervals(losses, tokens, self._settings.seed)}
 
     def mistakes(self, split: str) -> Mistakes:
         """Empty: an answer is not simply wrong. See `samples`."""
@@ -200,11 +181,7 @@ class Causal:
 
     def show(self, examples: Indices) -> object:
         """The texts' tokens, and which of them are targets."""
-        texts = self._texts["train"]
-        return [
-            {"example": int(at), "tokens": texts[int(at)].tolist(), "learn": self._flags("train", int(at)).tolist()}
-            for at in examples
-        ]
+        return self._data.show(examples)
 
     def export(self, folder: Path) -> None:
         """Write a model that transformers loads; with LoRA also the adapters, as peft writes them."""
@@ -223,11 +200,7 @@ class Causal:
         return pack(self._texts[split], examples, self._settings.device, self._offset), self._targets(split, examples)
 
     def _targets(self, split: str, examples: Indices) -> NDArray[np.int64]:
-        targets = []  # of each position: the next token, if that is to be learned
-        for at in examples:
-            text, learn = self._texts[split][int(at)].astype(np.int64), self._flags(split, int(at))
-            targets.append(np.append(np.where(learn[1:] > 0, text[1:], -1), -1))
-        return np.concatenate(targets)
+        return np.concatenate([self._data.targets(split, int(at)) for at in examples])
 
     def _summed_loss(self, texts: Pack, targets_N: NDArray[np.int64]) -> Tensor:
         at_A, device = np.flatnonzero(targets_N >= 0), self._settings.device
@@ -260,22 +233,3 @@ class Causal:
         texts, targets_N = self._pack("train", part.examples)
         with packed(texts, self._rng):
             yield self._summed_loss(texts, targets_N) / (math.inf if part.is_idle else learned)
-
-    def _flags(self, split: str, at: int) -> NDArray[Any]:
-        starts = self._texts[split].starts
-        return self._learn[split][starts[at] : starts[at + 1]]
-
-    def _require_targets(self) -> None:
-        if not self._learn["train"].any():
-            raise RequestError(
-                "nothing to learn: no token of the training texts belongs to an answer",
-                found=f"{len(self.lengths)} texts, {int(self.lengths.sum())} tokens, 0 of them targets",
-                try_next=("raise --max-length so that answers are not truncated, or check the answer column",),
-            )
-
-
-def _loss_metrics(sums: Tensor) -> dict[str, float]:
-    """Metrics from the summed loss and the target tokens of some batches."""
-    total, learned = sums.sum(0).tolist()
-    loss = total / max(1, learned)
-    return {"loss": loss, "negative_loss": -loss, "perplexity": math.exp(min(loss, 50.0))}

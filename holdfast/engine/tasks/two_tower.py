@@ -24,20 +24,23 @@ from holdfast.data.shards import require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import BatchPart, first_example, split_step
 from holdfast.engine.contrastive import cached_backward, info_nce
+from holdfast.engine.corpus_search import mine, search
 from holdfast.engine.data_order import Indices, generator
 from holdfast.engine.fast.captured import row_pack, step_row
 from holdfast.engine.fast.rng import DropoutRng, replace_dropout
 from holdfast.engine.intervals import mean_intervals
-from holdfast.engine.mining import Mining, mine, nothing_mined
+from holdfast.engine.mining import Mining, nothing_mined
 from holdfast.engine.mistakes import TextView, missed_queries, row_in_file
 from holdfast.engine.ranks import ALONE, Ranks
-from holdfast.engine.retrieval import DEEPEST, query_metrics, retrieval_metrics, search
+from holdfast.engine.retrieval import DEEPEST, query_metrics, retrieval_metrics
 from holdfast.engine.retrieval_data import RetrievalData, StepPassages
+from holdfast.engine.retrieval_items import Items
 from holdfast.engine.row_layout import compiles_every_shape, count_with_filler
+from holdfast.engine.sentence_folder import tokenizer_folder
 from holdfast.engine.sharding import make_gradient_threads
-from holdfast.engine.tower_folder import load_towers, save_towers, tokenizer_folder
+from holdfast.engine.tower_folder import load_towers, save_towers
 from holdfast.engine.tower_options import TowerOptions, read_options
-from holdfast.engine.towers import Items, embed_all
+from holdfast.engine.towers import embed_all
 
 _MAX_SCALE = 100.0  # for a learned scale, as in CLIP
 
@@ -120,7 +123,7 @@ class TwoTower:
         threads = settings.worker_threads if self._is_safe_in_threads() else 1
         self._threads = make_gradient_threads(model, threads, ranks, model.towers)
         self.lengths = pairs.lengths
-        self._mined = nothing_mined(len(self.lengths), options.mining or Mining(negatives=0))
+        self._mined = torch.from_numpy(nothing_mined(len(self.lengths), options.mining or Mining(negatives=0)))
         self._mined_epoch = -1
         self._tower: Any = model.towers[0]
         self.is_packed = pairs.is_text and model.is_shared and self._tower.is_packed  # then steps can be captured

@@ -83,6 +83,7 @@ def test_every_setting_is_an_option_and_a_documented_key(setting, tmp_path):
         "nodes": ("out", "/x"),
         "nodes_wait": ("nodes", 2),
         "fold": ("folds", 5),
+        "load_in_4bit": ("backend", "mlx"),
         "gradient_accumulation_steps": (BATCH_PARTS[0], 2),
     }
     given = {"data": "/x.csv", "out": "/x", **dict([companions.get(setting.name, ("data", "/x.csv"))])}

@@ -1,7 +1,8 @@
 import numpy as np
 import torch
 
-from holdfast.engine.mining import Mining, mine
+from holdfast.engine.corpus_search import mine
+from holdfast.engine.mining import Mining
 
 # One query whose scores with the passages are 1.0, 0.9, 0.8 ... 0.1.
 QUERY = torch.tensor([[1.0]])

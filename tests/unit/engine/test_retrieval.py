@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.engine import retrieval
-from holdfast.engine.retrieval import judgements_of, retrieval_metrics, search
+from holdfast.engine import corpus_search
+from holdfast.engine.corpus_search import search
+from holdfast.engine.retrieval import judgements_of, retrieval_metrics
 
 
 @pytest.mark.parametrize("blocks", [(1000, 1000), (7, 13), (1, 1)])
 def test_search_in_blocks_equals_a_full_sort(monkeypatch, blocks):
-    monkeypatch.setattr(retrieval, "_QUERIES_AT_ONCE", blocks[0])
-    monkeypatch.setattr(retrieval, "_PASSAGES_AT_ONCE", blocks[1])
+    monkeypatch.setattr(corpus_search, "_QUERIES_AT_ONCE", blocks[0])
+    monkeypatch.setattr(corpus_search, "_PASSAGES_AT_ONCE", blocks[1])
     torch.manual_seed(0)
     queries, corpus = torch.randn(20, 8), torch.randn(50, 8)
     hidden = [np.arange(at, at + 3) for at in range(20)]
