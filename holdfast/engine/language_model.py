@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import RequestError, set_to
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.fast.packing_check import proven_offset
 from holdfast.engine.fast.recompute import recompute_layers
@@ -16,6 +16,13 @@ from holdfast.engine.new_weights import uniform_weight
 
 def load_language_model(settings: AttemptSettings) -> tuple[nn.Module, int | None]:
     """The model on its device, and where its positions start when texts are packed (None if it cannot be packed)."""
+    if settings.load_in_4bit:
+        raise RequestError(
+            "only the MLX backend holds frozen weights in 4 bits",
+            found=f"device {settings.device}",
+            try_next=(set_to("backend", "mlx"),),
+            setting="load_in_4bit",
+        )
     model: Any = AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.float32, use_safetensors=True)
     model = model.to(settings.load_device)
     offset = proven_offset(model.base_model) if settings.packing else None

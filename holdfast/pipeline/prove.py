@@ -295,7 +295,7 @@ class _Proving:
         self._tell(longest)
         if self._processes > 1 and not self._settings.shard:
             self._prove_parity(prepared, count, found, "longest-alone", self._alone(), "one process")
-        if self._settings.device != "cpu":
+        if self._settings.device != "cpu" and not self._settings.load_in_4bit:  # only MLX has 4 bits
             reference = replace(self._alone(), device="cpu", precision="fp32")
             self._prove_parity(prepared, count, found, "longest-cpu", reference, "cpu")
         return longest

@@ -168,8 +168,8 @@ def keep_learning(
 ) -> RunPlan:
     """The plan of a run that has begun: it learns what its earlier plan says, and computes as before where it can.
 
-    On another machine everything about computing is chosen again, with another number of processes or another backend what
-    depends on it.
+    On another machine everything about computing is chosen again; with another number of processes or another backend,
+    what depends on it.
     """
     before, now = dataclasses.asdict(earlier.settings), dataclasses.asdict(plan.settings)
     is_changed = _computed_by(earlier) != _computed_by(plan)

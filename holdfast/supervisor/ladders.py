@@ -52,7 +52,8 @@ def engine_ladder(first: EngineSettings | None) -> Ladder:
         Fallback("smaller micro-batches, same effective batch", {"micro_batch": "halve"}, "a little slower"),
         Fallback("compute on one thread", {"threads": 1}, "slower on the CPU"),
         _FEWER_PROCESSES,
-        _ON_CPU,
+        # torch holds no weights in 4 bits; in full precision they would be another model.
+        *(() if settings.get("load_in_4bit") else (_ON_CPU,)),
     )
 
     def apply(current: Changes, change: Mapping[str, object]) -> Changes:
