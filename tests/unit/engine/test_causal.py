@@ -125,7 +125,7 @@ def test_captured_step_has_the_plain_loss(parts, tmp_path):
     bounds, at = arrays["bounds"], arrays["at"][arrays["targets"] >= 0]
     assert np.isin(bounds[:-1], np.flatnonzero(arrays["positions"] == 0)).all()
     wanted = float(task.forward_backward(0, examples))
-    assert len(at) == sum(int(task._flags("train", int(one))[1:].sum()) for one in examples)
+    assert len(at) == sum(int(task._data.flags("train", int(one))[1:].sum()) for one in examples)
     model = AutoModelForCausalLM.from_pretrained(parts[0])
     losses = []
     for first, end in pairwise(bounds[:-1]):
