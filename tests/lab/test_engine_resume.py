@@ -85,11 +85,14 @@ def test_kills_at_random_steps_keep_identical_weights(parts, tmp_path, micro_tok
     assert weights(broken) == weights(unbroken)
 
 
-@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.full), 2])
+@pytest.mark.parametrize(
+    ("threads", "device"), [pytest.param(1, "cpu", marks=pytest.mark.full), (2, "cpu"), (1, "mlx")]
+)
 @pytest.mark.parametrize("lora", [None, {"r": 4, "lora_alpha": 8, "lora_dropout": 0.1}], ids=["full", "LoRA"])
-def test_killed_language_model_has_identical_weights(tmp_path, lora, threads):
+def test_killed_language_model_has_identical_weights(tmp_path, lora, threads, device):
+    require(device)
     parts = tiny_llama(tmp_path / "model"), tiny_instructions(tmp_path / "prepared")
-    wanted = {"task": "causal", "options": {"lora": lora}, "micro_tokens": 100, "threads": threads}
+    wanted = {"task": "causal", "options": {"lora": lora}, "micro_tokens": 100, "threads": threads, "device": device}
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     finish(tiny_attempt(unbroken, *parts, **wanted))
     attempt = tiny_attempt(broken, *parts, save_seconds=0, **wanted)

@@ -11,7 +11,7 @@ from holdfast.core.event_log import read_events
 from holdfast.core.events import EpochStarted
 from holdfast.core.heartbeat import read_beat
 from holdfast.core.runfolder import BEAT, EVENTS, checkpoints_folder, model_folder
-from tests.lab.test_engine_resume import finish, start, wait_for_step
+from tests.lab.test_engine_resume import finish, require, start, wait_for_step
 from tests.tiny import tiny_attempt, tiny_bert, tiny_questions, tiny_vectors
 
 MINING = {"from_epoch": 1, "last_rank": 20, "negatives": 2}
@@ -69,10 +69,14 @@ MOMENTS = {
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("towers", ["shared", pytest.param("separate", marks=pytest.mark.full)])
-def test_kills_around_mining_keep_identical_weights(parts, tmp_path, towers):
+@pytest.mark.parametrize(
+    ("towers", "device"),
+    [("shared", "cpu"), pytest.param("separate", "cpu", marks=pytest.mark.full), ("separate", "mlx")],
+)
+def test_kills_around_mining_keep_identical_weights(parts, tmp_path, towers, device):
+    require(device)
     options = {"towers": towers, "learn_temperature": True, "mining": MINING}
-    wanted = {"task": "two-tower", "options": options, "micro_tokens": 200}
+    wanted = {"task": "two-tower", "options": options, "micro_tokens": 200, "device": device}
     unbroken = tmp_path / "unbroken"
     finish(tiny_attempt(unbroken, *parts, **wanted))
     assert len(near_misses(unbroken)) == 2

@@ -57,7 +57,14 @@ class NamedAdamW:
 
 def norm_of(gradients: Mapping[str, mx.array]) -> mx.array:
     """The norm of all gradients as one vector."""
-    return mx.sqrt(sum((mx.sum(mx.square(gradient)) for gradient in gradients.values()), mx.array(0.0)))
+    return mx.sqrt(sum((_summed(mx.square(gradient)) for gradient in gradients.values()), mx.array(0.0)))
+
+
+def _summed(x: mx.array) -> mx.array:
+    """The sum, axis by axis: MLX adds one value after the other on a CPU, and 10 million squares were 2% too small."""
+    for _ in range(x.ndim):
+        x = mx.sum(x, axis=-1)
+    return x
 
 
 def clipped(gradients: Mapping[str, mx.array], norm: float, max_norm: float) -> Weights:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 from numpy.typing import NDArray
@@ -29,7 +28,7 @@ from holdfast.engine.mlx.mlx_adamw import Weights
 from holdfast.engine.mlx.mlx_answers import sample_answer
 from holdfast.engine.mlx.mlx_classify import load_weights
 from holdfast.engine.mlx.mlx_dropout import StepMasks
-from holdfast.engine.mlx.mlx_language_model import LanguageModel
+from holdfast.engine.mlx.mlx_language_model import LanguageModel, token_losses
 from holdfast.engine.mlx.mlx_lora import Adapters, plain_weight
 from holdfast.engine.mlx.text_rows import TextRows, bucket_of, pack_rows
 
@@ -182,7 +181,7 @@ class MlxCausal:
         states_AH, total = self._model.states(rows)[at_A], mx.array(0.0)
 
         def summed(states_AH: mx.array, targets_A: mx.array) -> mx.array:
-            losses_A = nn.losses.cross_entropy(self._model.score(states_AH), mx.maximum(targets_A, 0))
+            losses_A = token_losses(self._model.score(states_AH), mx.maximum(targets_A, 0))
             return mx.sum(mx.where(targets_A >= 0, losses_A, 0.0))
 
         for start in range(0, len(targets_A), _LOGITS_AT_ONCE):

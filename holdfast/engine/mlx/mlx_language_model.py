@@ -25,6 +25,7 @@ from holdfast.engine.mlx.text_rows import TextRows, pack_rows
 
 _SAME_CODE = {"mistral": "llama"}  # as in mlx-lm's own table
 _GROUP_SIZE, _BITS = 64, 4
+_BLOCK = 256  # tokens of the vocabulary
 _TRIAL = (60, 60, 23, 9)  # tokens of texts that fill three rows
 
 
@@ -198,6 +199,17 @@ def _older_names(config: Mapping[str, Any]) -> dict[str, Any]:
     if by_layer and "full_attention" in kinds and "sliding_window_pattern" not in config:
         found["sliding_window_pattern"] = kinds.index("full_attention") + 1
     return found
+
+
+def token_losses(logits_AV: mx.array, targets_A: mx.array) -> mx.array:
+    """The cross-entropy of each target.
+
+    In blocks, because MLX adds one value after the other on a CPU: over 49,152 tokens the loss was 6e-5 off.
+    """
+    blocks_ABv = mx.pad(logits_AV, ((0, 0), (0, -logits_AV.shape[-1] % _BLOCK)), constant_values=-mx.inf)
+    blocks_ABv = blocks_ABv.reshape(len(logits_AV), -1, _BLOCK)
+    scores_A = mx.take_along_axis(logits_AV, targets_A[:, None], axis=-1)[:, 0]
+    return mx.logsumexp(mx.logsumexp(blocks_ABv, axis=-1), axis=-1) - scores_A
 
 
 def _can_be_quantized(path: str, part: nn.Module) -> bool:

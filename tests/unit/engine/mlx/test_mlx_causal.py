@@ -20,6 +20,8 @@ from tests.unit.engine.mlx.backends import losses, norms, train
 mx = pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_lm")
 
+from holdfast.engine.mlx.mlx_language_model import token_losses  # noqa: E402  (after the question above)
+
 SHAPE = {
     "vocab_size": WORDS,
     "hidden_size": 64,
@@ -152,6 +154,16 @@ def test_window_that_mlx_lm_leaves_out_is_refused(tmp_path):
     with pytest.raises(RequestError) as caught:
         by_task(tmp_path / "model", tiny_instructions(tmp_path / "prepared"), [1])
     assert "sliding_window is 16" in caught.value.found
+
+
+def test_loss_over_a_large_vocabulary_is_exact():
+    logits = np.random.default_rng(0).normal(size=(4, 50_001)).astype(np.float32) * 3
+    found = np.array(token_losses(mx.array(logits), mx.array([1, 2, 3, 50_000])))
+    expected = torch.nn.functional.cross_entropy(
+        torch.tensor(logits, dtype=torch.float64), torch.tensor([1, 2, 3, 50_000]), reduction="none"
+    )
+    np.testing.assert_allclose(found, expected.numpy(), atol=2e-6)
+    assert np.isfinite(np.array(mx.grad(lambda x: token_losses(x, mx.array([0])).sum())(mx.zeros((1, 300))))).all()
 
 
 def test_model_with_dropout_of_its_own_is_refused(tmp_path):

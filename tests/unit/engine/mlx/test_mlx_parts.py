@@ -102,3 +102,10 @@ def test_adamw_and_clipping_are_those_of_torch():
         state = optimizer.state[weight]
         for key in ("exp_avg", "exp_avg_sq", "step"):
             np.testing.assert_allclose(np.array(own.tensors()[f"{name}/{key}"]), state[key].numpy(), rtol=1e-5)
+
+
+def test_norm_of_many_values_is_exact():
+    values = np.random.default_rng(0).normal(size=(9000, 384)).astype(np.float32)
+    assert norm_of({"w": mx.array(values)}).item() == pytest.approx(
+        float(np.linalg.norm(values.astype(float))), rel=2e-6
+    )
