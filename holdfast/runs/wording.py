@@ -21,7 +21,16 @@ from holdfast.core.evidence import Decision, Passage
 from holdfast.core.plan import Reason
 from holdfast.core.records import CommandRequest, ComparedTime, ForecastCheck
 from holdfast.core.runfolder import REPORT, REQUEST
-from holdfast.core.scores import final_score, interval_value, is_share, metric_name, metric_value, ordered_scores
+from holdfast.core.scores import (
+    ORDER,
+    final_score,
+    interval_value,
+    is_share,
+    metric_name,
+    metric_value,
+    ordered_scores,
+    shown_scores,
+)
 from holdfast.core.settings import TrainRequest
 from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
 from holdfast.runs.cause_wording import full_cause_text, short_cause_text
@@ -91,7 +100,7 @@ def scores_text(
     metrics: Mapping[str, object], intervals: Mapping[str, tuple[float, float]] = {}, spread: Mapping[str, float] = {}
 ) -> str:
     """The metrics that say most, the first with its interval: "accuracy 92% (95% CI 90.2 to 93.8%), macro F1 91%"."""
-    shown = list(ordered_scores(metrics).items())[:_SHOWN_SCORES]
+    shown = list(shown_scores(metrics).items())[:_SHOWN_SCORES]
     texts = [f"{metric_name(name)} {metric_value(name, value)}" for name, value in shown]
     if shown and spread and (off := spread.get(shown[0][0])) is not None:
         off_text = f"{100 * off:.1f}" if is_share(shown[0][0]) else f"{off:.3g}"
@@ -120,20 +129,18 @@ def cores_text(cores: float) -> str:
     return f"{cores:.1f} cores" if cores >= 1 else f"{cores:.2f} cores"
 
 
-def machines_text(event: ev.MachinesAwaited | ev.LeaderAwaited | ev.UnknownEvent) -> str:
+def machines_text(event: ev.MachinesAwaited | ev.LeaderAwaited) -> str:
     """Which machines a run waits for."""
     match event:
         case ev.MachinesAwaited():
-            here = f"{len(event.present)} of {event.wanted} machines are here"
+            here = f"{len(event.present)} of {event.wanted} machines have joined"
             return f"{here} ({', '.join(event.present)})" if event.present else here
         case ev.LeaderAwaited(state="asked_to_stop"):
             return f"asked {event.leader} to stop the run; Ctrl-C again leaves the run to the other machines"
         case ev.LeaderAwaited(state="leads"):
             return f"{event.leader} leads; waiting for its next attempt"
-        case ev.LeaderAwaited():
-            left = f", {human_seconds(event.seconds)} left" if event.seconds else ""
-            return f"waiting to see whether {event.leader} still owns this run{left}"
-    return str(event.fields.get("here") or event.fields.get("words") or "")
+    left = f", {human_seconds(event.seconds)} left" if event.seconds else ""
+    return f"waiting to see whether {event.leader} still owns this run{left}"
 
 
 # A run
@@ -225,6 +232,25 @@ def numbers_text(
         processes_words(processes),
     ]
     return ", ".join(part for part in parts if part)
+
+
+def figures(state: RunState) -> Iterator[tuple[str, str]]:
+    """The numbers at the top of a page, each after its name: "accuracy, test", "92.1%"."""
+    scores = state.scores
+    if score := final_score(scores):
+        for split, found in reversed(list(scores.items())):
+            if score[1] in found:
+                yield f"{metric_name(score[1])}, {split}", metric_value(score[1], found[score[1]])
+    if state.step:
+        is_part = state.steps and state.steps != state.step
+        yield (f"of {state.steps:,} steps" if is_part else "steps"), f"{state.step:,}"
+    if state.loss is not None and state.state != "finished":
+        yield "loss, smoothed", f"{state.loss:.4g}"
+    if state.is_training and state.attempt and state.attempt.resident_bytes:
+        yield "memory", human_bytes(state.attempt.resident_bytes)
+    if state.has_ended and state.seconds:
+        count = f", {plural(len(state.attempts), 'attempt')}" if len(state.attempts) > 1 else ""
+        yield f"training time{count}", human_seconds(state.seconds)
 
 
 def headline(state: RunState, *, with_cause: bool = True) -> str:

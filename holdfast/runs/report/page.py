@@ -14,8 +14,6 @@ from holdfast import __version__
 from holdfast.core.disk_space import cannot_put
 from holdfast.core.events import BestCheckpointMissing, CheckpointFailed, CheckpointRejected, CheckpointSkipped, Event
 from holdfast.core.runfolder import REPORT
-from holdfast.core.scores import final_score, metric_name, metric_value
-from holdfast.core.text import human_seconds, plural
 from holdfast.runs.event_wording import event_lines
 from holdfast.runs.report.data_section import data_section
 from holdfast.runs.report.html import Content, Html, details, join, section, tag
@@ -29,6 +27,7 @@ from holdfast.runs.wording import (
     cause_label,
     cause_text,
     decision_text,
+    figures,
     headline,
     proof_lines,
     run_title,
@@ -137,25 +136,12 @@ def links(parts: list[tuple[str, str, Html]]) -> Html:
 
 
 def everything(parts: list[tuple[str, str, Html]]) -> Html:
-    """The parts, one below the other."""
+    """The parts, one after another."""
     return join(*(part for _, _, part in parts))
 
 
 def _figures(state: RunState) -> Iterator[tuple[str, str]]:
-    scores = state.records.metrics.scores
-    if score := final_score(scores):
-        name = score[1]
-        yield from (
-            (f"{metric_name(name)}, {split}", metric_value(name, found[name]))
-            for split, found in reversed(scores.items())
-            if name in found
-        )
-    if state.step:
-        is_part = state.steps and state.steps != state.step
-        yield (f"steps of {state.steps:,}" if is_part else "steps"), f"{state.step:,}"
-    if seconds := state.seconds:
-        count = f", {plural(len(state.attempts), 'attempt')}" if len(state.attempts) > 1 else ""
-        yield f"of training{count}", human_seconds(seconds)
+    yield from figures(state)
     if state.records.dataset:
         yield "rows of data", f"{state.records.dataset.rows:,}"
     if settings := state.settings:
@@ -166,7 +152,7 @@ def _figures(state: RunState) -> Iterator[tuple[str, str]]:
 
 
 def attempts_section(state: RunState) -> Html:
-    """Every attempt with a bar on the time scale of the run."""
+    """Every attempt, with a bar on the timeline of the run."""
     if not state.attempts:
         return Html("")
     first = min((one.started for one in state.attempts if one.started), default=0.0)
@@ -205,7 +191,7 @@ def _facts(attempt: AttemptState) -> Iterator[str]:
 
 
 def _cause(attempt: AttemptState) -> Html:
-    """The cause with its proof, and what was done about it."""
+    """The cause with its proof, and what was done next."""
     lines: list[Content] = []
     if cause := cause_text(attempt):
         slug = attempt.slug if attempt.slug != "unknown" else None

@@ -7,6 +7,7 @@ import datetime
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +16,6 @@ from django.utils.safestring import SafeString, mark_safe
 from holdfast.core import events as ev
 from holdfast.core.records import Forecast, Proof, RunPlan, SkippedProof, read_record
 from holdfast.core.runfolder import REPORT, STACKS
-from holdfast.core.scores import final_score, metric_name, metric_value
 from holdfast.core.text import human_bytes, human_seconds
 from holdfast.runs.event_wording import event_lines
 from holdfast.runs.observation_wording import activity_text
@@ -32,6 +32,7 @@ from holdfast.runs.wording import (
     cause_label,
     cause_text,
     decision_text,
+    figures,
     proof_lines,
     sentence,
 )
@@ -157,7 +158,7 @@ def read_run_page(job: Job) -> RunPage:
         steps=state.steps or job.steps,
         left=human_seconds(left) if left else "",
         doing=without_secrets(activity_text(activity)) if activity else "",
-        figures=tuple(_figures(job, state)),
+        figures=tuple(starmap(Figure, figures(state))),
         error=kept_page_error(job.error),
         findings=tuple(one for one in _named(state, ev.FindingReported) if one.severity != "note"),
         forecast=tuple(_forecast(job.folder)),
@@ -208,22 +209,6 @@ def _station(job: Job, state: RunState) -> int:
     if state.stage:
         return _STATION_OF[state.stage]
     return 0 if job.state in (JobState.QUEUED, JobState.STOPPED) else 1
-
-
-def _figures(job: Job, state: RunState) -> Iterator[Figure]:
-    if score := final_score(state.scores) or final_score(job.metrics):
-        split, name, value = score
-        yield Figure(f"{metric_name(name)}, {split}", metric_value(name, value))
-    if state.step and state.steps:
-        yield Figure(f"of {state.steps:,} steps", f"{state.step:,}")
-    if state.loss is not None and job.state != JobState.FINISHED:
-        yield Figure("loss, smoothed", f"{state.loss:.4g}")
-    if state.is_training and state.attempt and state.attempt.resident_bytes:
-        yield Figure("memory", human_bytes(state.attempt.resident_bytes))
-    if seconds := run_seconds(job, state):
-        yield Figure("training time", human_seconds(seconds))
-    if len(state.attempts) > 1:
-        yield Figure("attempts", str(len(state.attempts)))
 
 
 def _forecast(run: Path) -> Iterator[Figure]:
