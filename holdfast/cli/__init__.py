@@ -55,7 +55,7 @@ class LazyCommands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, with a guess for a misspelt one."""
+        """Find the command; suggest one for a misspelled name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             guess = closest(args[0], COMMANDS)
             hint = f" Did you mean '{guess}'?" if guess else f" Commands: {', '.join(COMMANDS)}."
@@ -107,7 +107,7 @@ def main() -> None:
         full = _full(error, is_of_output)
         if is_of_output:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        if error.errno == errno.EPIPE:  # the reader has gone, as in `| head -1`
+        if error.errno == errno.EPIPE:  # the reader is gone, as in `| head -1`
             raise SystemExit(0) from None
         with contextlib.suppress(OSError):  # errors may go to the same full disk
             _say(full, is_output_lost=is_of_output)

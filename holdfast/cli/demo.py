@@ -1,4 +1,4 @@
-"""`holdfast demo`: a page in the browser to try a finished model on."""
+"""`holdfast demo`: a page in the browser for trying a finished model."""
 
 import sys
 from pathlib import Path

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Seconds(click.FloatRange):
-    """A time of up to a day; not "nan", which a range would allow."""
+    """A time of up to a day; refuses "nan", which a range would allow."""
 
     name = "seconds"
 
@@ -104,7 +104,7 @@ class DoctorOutput:
         self._shown = ""
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="backslashreplace")  # for paths that the terminal cannot show
+                stream.reconfigure(errors="backslashreplace")  # for characters that the terminal cannot show
 
     def say(self, *lines: str) -> None:
         """Print lines for a person; nothing with --json."""

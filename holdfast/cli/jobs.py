@@ -83,7 +83,7 @@ def submit(
     data: str, name: str, plan_only: bool, team: str | None, priority: int, and_watch: bool, url: str | None,
     token: str | None, as_json: bool, config: Path | None, **given: Any,
 ) -> None:  # fmt: skip
-    """Train on FILE_OR_DATASET: a file, which is uploaded, or the number or name of a dataset that is there."""
+    """Train on FILE_OR_DATASET: a file to upload, or the number or name of an existing dataset."""
     server = _server(url, token)
     settings = _settings(config, given)
     dataset = find_dataset(server, data, as_json=as_json)
@@ -101,7 +101,7 @@ def submit(
 @click.option("--contains", metavar="TEXT", help="Only runs with this text in their name.")
 @click.option("--owner", metavar="NAME", help="Only runs of this user.")
 @click.option("--limit", type=click.IntRange(1, 200), default=30, show_default=True, help="Maximum number of runs.")
-@click.option("--cursor", type=int, metavar="NUMBER", help="Where to continue, as the page before printed it.")
+@click.option("--cursor", type=int, metavar="NUMBER", help="Where to continue, as printed below the previous page.")
 @_to_server
 def list_(
     state: tuple[str, ...], contains: str | None, owner: str | None, limit: int, cursor: int | None, url: str | None,
@@ -187,7 +187,7 @@ def resume(number: int, url: str | None, token: str | None, as_json: bool) -> No
 def retry(
     number: int, name: str, url: str | None, token: str | None, as_json: bool, config: Path | None, **given: Any
 ) -> None:
-    """Repeat RUN as a new run, with the settings given here changed."""
+    """Repeat RUN as a new run, with these settings changed."""
     asked = {"settings": _settings(config, given), "name": name}
     job = _server(url, token).post(f"/api/jobs/{number}/retry", asked)
     _told(job, as_json, f"run {job['id']} is queued; next: holdfast jobs watch {job['id']}")
@@ -253,7 +253,7 @@ def delete(number: int, yes: bool, url: str | None, token: str | None, as_json: 
 @click.option("--home", type=click.Path(path_type=Path), metavar="FOLDER", help="Home of the service.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def cleanup(home: Path | None, as_json: bool) -> None:
-    """On the server's machine: find runs that no worker holds any more and queue them again, as the service does."""
+    """On the server's machine: find runs without a worker and queue them again, as the service does."""
     _on_this_machine(home)
     from holdfast.service.jobs.cleanup import clean_up
 
@@ -314,7 +314,7 @@ def _on_this_machine(home: Path | None) -> None:
 
 
 def _settings(config: Path | None, given: dict[str, Any]) -> Json:
-    """What was asked, in the service's words: a default of ours is not sent."""
+    """The given settings, by the service's names; defaults are not sent."""
     asked = {name: value for name, value in given.items() if value is not None and value != () and is_given(name)}
     return {**(read_toml(config) if config else {}), **asked}
 
@@ -324,7 +324,7 @@ def _told(job: Json, as_json: bool, words: str) -> None:
 
 
 def _watch(server: Server, number: int, *, as_json: bool) -> None:
-    """Show a run until it has ended; also over a restart of the server."""
+    """Show a run until it has ended, even across a restart of the server."""
     screen, before = Screen(), ""
     while True:
         job: Json = patiently(

@@ -28,7 +28,7 @@ def put_bytes(content: bytes) -> None:
 
 
 def stop_printing(error: Exception) -> None:
-    """Print nothing more, and say so once on standard error."""
+    """Print nothing more, and report that once on standard error."""
     sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  (open as long as the process lives)
     why = getattr(error, "strerror", None) or error
     with contextlib.suppress(OSError, ValueError):

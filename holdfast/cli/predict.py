@@ -121,7 +121,7 @@ def _rows(asking: "PredictionInputs", what: tuple[str, ...]) -> "Iterator[Questi
 
 
 def _lines(answers: list[tuple[dict[str, Any], dict[str, Any]]]) -> "Iterator[str]":
-    """Answers for a terminal: in full for one text, a line each for several."""
+    """Answers for a terminal: in full for one text, one line each for several."""
     for given, said in answers:
         text = " ".join(str(given.get("text") or next(iter(given.values()), "")).split())
         short = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."

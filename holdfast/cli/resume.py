@@ -22,8 +22,8 @@ from holdfast.core.settings import TrainRequest, names_with
 def resume(folder: Path, detach: bool, quiet: bool, as_json: bool, verbose: bool, **given: Any) -> None:
     """Continue RUN where it was: after Ctrl-C, a kill, a crash, or a restart of the machine.
 
-    Processes that an earlier supervisor left are ended first. A run that already has a supervisor is refused. Every
-    setting stays as it was unless it is given here; what the model learns depends on none of these.
+    Processes that an earlier supervisor left are ended first. A run that already has a supervisor is refused. Settings
+    stay as they were unless given here. None of these options affects what the model learns.
     """
     from holdfast.runs.resume_run import ask_for, command_of
     from holdfast.runs.run_path import require_request
@@ -35,7 +35,7 @@ def resume(folder: Path, detach: bool, quiet: bool, as_json: bool, verbose: bool
         if isinstance(require_request(run), TrainRequest) and not (run / REPORT).exists():
             from holdfast.runs.report.page import write_report
 
-            write_report(run)  # it was killed between its result and its report
+            write_report(run)  # it was killed after its result and before its report
         click.echo(
             to_json({"run": run, "state": "finished"}) if as_json else f"holdfast: {typed_path(run)} has finished"
         )

@@ -107,7 +107,7 @@ def run(
 
 
 def foreground(run_folder: Path, spec: "RunSpec", *, as_json: bool, quiet: bool, verbose: bool) -> None:
-    """Supervise here, show what happens, and exit with the run's exit code."""
+    """Supervise the run here, show what happens, and exit with its exit code."""
     from holdfast.cli.screen import RunView, Screen, result_fields
     from holdfast.core.events import RunOpened
     from holdfast.runs.member import take_part

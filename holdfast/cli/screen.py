@@ -1,13 +1,13 @@
-"""What a person sees of a run on a terminal: lines that stay, and below them a part that moves.
+"""Shows a run on a terminal: lines that stay, and below them a part that is redrawn.
 
     screen = Screen()
     screen.line(Line("3 epochs, batch 16", "ok", "plan"))    # [ok] plan      3 epochs, batch 16
-    screen.move(["step 44/93", "████░░░░  47%"])             # drawn over and over at the bottom
+    screen.move(["step 44/93", "████░░░░  47%"])             # redrawn at the bottom
     screen.close()
 
-Where the output is no terminal, the moving part is a plain line every 15 seconds. `RunView` shows the events of a run
-as they happen, for `train` and `run`; `run_lines` draws a whole state, for `status` and `watch`. All words come from
-`runs/wording.py`.
+Where the output is not a terminal, the redrawn part is a plain line every 15 seconds. `RunView` shows the events of a
+run as they happen, for `train` and `run`; `run_lines` draws a whole state, for `status` and `watch`. All words come
+from `runs/wording.py`.
 """
 
 import os
@@ -48,7 +48,7 @@ from holdfast.runs.wording import (
 
 _MOVES_SECONDS = 0.2
 _PLAIN_SECONDS = 15.0
-_SHOWN_AFTER_SECONDS = 0.5  # what is faster need not be shown
+_SHOWN_AFTER_SECONDS = 0.5  # faster work is not shown
 _SPIN = "|/-\\"
 _SPARKS = "▁▂▃▄▅▆▇█"
 _CAUSE_LINES = 5
@@ -57,7 +57,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class Screen:
-    """A terminal, or a file, on which lines stay and some move."""
+    """A terminal or a file, with lines that stay and lines that are redrawn."""
 
     def __init__(self, *, quiet: bool = False, prefix: str = "", stream: IO[str] | None = None):
         self._quiet, self._prefix, self._stream = quiet, prefix, stream
@@ -82,14 +82,14 @@ class Screen:
             self._is_mid_line = False
 
     def through(self, output: bytes) -> None:
-        """Pass on output of another program as it is."""
+        """Pass on output of another program unchanged."""
         with self.lock:
             self.erase()
             put_bytes(output)
             self._is_mid_line = not output.endswith(b"\n")
 
     def move(self, lines: Sequence[str]) -> None:
-        """Show what is going on; the next call draws over it."""
+        """Show what is happening; the next call redraws it."""
         if self._quiet or self._is_mid_line or not lines:
             return
         with self.lock:
@@ -106,14 +106,14 @@ class Screen:
                 self._drawn = len(lines)
 
     def erase(self) -> None:
-        """Take the moving part away."""
+        """Remove the redrawn part."""
         with self.lock:
             if self._drawn:
                 self._write(f"\x1b[{self._drawn}F\x1b[J")
                 self._drawn = 0
 
     def working(self, what: str, done: int = 0, total: int | None = None, unit: Literal["", "bytes"] = "") -> None:
-        """Show how far something is, once it takes a while."""
+        """Show the progress of something that takes a while."""
         now = time.monotonic()
         if what != self._what:
             self._what, self._what_at = what, now
@@ -141,7 +141,7 @@ class RunView:
         self._tail: EventTail | None = None  # of the attempt's events
         self._output: int | None = None  # file descriptor of the attempt's output.log
         self._ended = threading.Event()
-        # Clocks move also while no event comes; a daemon, so that it never keeps the command from ending.
+        # Clocks advance even without events; a daemon thread, so that it never keeps the command from ending.
         threading.Thread(target=self._tick, name="screen", daemon=True).start()
 
     def __call__(self, event: ev.Event) -> None:
@@ -165,7 +165,7 @@ class RunView:
                 self._screen.line(line)
 
     def pump(self) -> None:
-        """Take in what the attempt has written and printed since."""
+        """Read what the attempt has written and printed since the last call."""
         for event in new_events(self._tail) if self._tail else ():
             self._take(event)
         while self._output is not None and (chunk := os.read(self._output, _CHUNK_BYTES)):
@@ -184,7 +184,7 @@ class RunView:
         attempt = self.state.attempt
         if isinstance(event, ev.CheckpointFailed | ev.DiskFull) and attempt and attempt.is_disk_full:
             saved = max(self.state.saved_step or 0, attempt.first_step or 0)
-            if saved != self._full_since:  # said once, until something is saved again
+            if saved != self._full_since:  # reported once, until a checkpoint is saved again
                 self._full_since = saved
                 return [Line(full_disk_text(saved), "!")]
             return []
@@ -206,7 +206,7 @@ class RunView:
         if self._output is not None:
             os.close(self._output)
             self._output = None
-        # Of several machines the leader's folder has what the training reports; the output is each machine's own.
+        # With several machines, the leader's folder has the events of the training; each machine has its own output.
         self._tail = EventTail(attempt_folder(self.state.folder, attempt.number) / EVENTS) if attempt else None
         if self._shows_output and attempt:
             self._output = os.open(attempt.folder / OUTPUT, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -287,7 +287,7 @@ def run_lines(state: RunState, columns: int, rows: int | None = None, *, title: 
 
 
 def status_fields(state: RunState) -> dict[str, object]:
-    """What `status --json` and `watch --json` print. Fields may be added, but none renamed: programs read them."""
+    """What `status --json` and `watch --json` print. Fields may be added but not renamed: programs read them."""
     attempts = [
         {
             "fallback": attempt.fallback,
@@ -337,7 +337,7 @@ def waiting_for(state: RunState) -> dict[str, object] | None:
 
 
 def wrapped(line: Line, columns: int) -> list[str]:
-    """A line as text: its mark and name in front, folded to the width."""
+    """A line as text, wrapped to the width, with its mark and name in front."""
     room = max(38, min(columns + 1, _WIDEST))
     mark = f"[{line.mark}]" if line.mark else ""
     head = f"{mark:<4} {line.name:<10} " if line.name else f"{mark:<4} "
@@ -349,7 +349,7 @@ def wrapped(line: Line, columns: int) -> list[str]:
 
 
 def working_text(event: ev.Working, seconds: float) -> str:
-    """How far something is: "reading texts.csv: 12,000 of 30,000, 3.2 s, about 5.0 s left"."""
+    """The progress of something: "reading texts.csv: 12,000 of 30,000, 3.2 s, about 5.0 s left"."""
     text, done, total = event.what, event.done, event.total
     if event.unit == "bytes":
         text += f": {human_bytes(done)}" + (f" of {human_bytes(total)}" if total else "")
@@ -369,7 +369,7 @@ def bar(done: int, total: int, columns: int) -> str:
 
 
 def spark_line(values: Iterable[float], columns: int) -> str:
-    """Numbers as a row of small bars, each the mean of its share."""
+    """Numbers as a row of small bars, each the mean of a range."""
     finite = [value for value in values if value == value and abs(value) != float("inf")]
     if len(finite) < 2:
         return ""

@@ -55,7 +55,7 @@ def read_artifact(path: Path) -> dict[str, Any]:
 def to_plain(value: object) -> object:
     """Turn our values into JSON types: objects, arrays, strings, numbers, booleans and null.
 
-    NaN and infinity become null: JSON has neither, and readers refuse a whole file because of one.
+    NaN and infinity become null: JSON has neither, and a single one makes readers reject the whole file.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}

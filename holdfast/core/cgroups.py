@@ -44,7 +44,7 @@ def read_group_file(file: Path) -> str:
 
 
 def frozen_group(pid: int, root: Path = Path("/")) -> Path | None:
-    """The group that keeps a process frozen, if any. Its processes continue once the group is thawed."""
+    """The group that freezes a process, if any. Its processes continue once the group is thawed."""
     for version, folder in group_folders("freezer", root, pid):
         told = read_group_file(folder / ("cgroup.events" if version == 2 else "freezer.state"))
         if "frozen 1" in told or told in ("FROZEN", "FREEZING"):

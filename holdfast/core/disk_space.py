@@ -22,7 +22,7 @@ class Room:
 
     free_bytes: int
     total_bytes: int
-    is_out_of_files: bool  # no inodes left, however many bytes are free
+    is_out_of_files: bool  # no inodes left, even if bytes are free
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def cannot_put(what: str, target: Path, error: OSError, option: str) -> MachineE
 
 def why_not(error: OSError, place: Path) -> str:
     """Why a path cannot be written; for a full disk, with the space that is left."""
-    room = f"; {room_words(place)}" if error.errno == errno.ENOSPC else ""  # a quota is not the space of the disk
+    room = f"; {room_words(place)}" if error.errno == errno.ENOSPC else ""  # a quota is not about the disk's free space
     return f"{error.strerror or error}{room}"
 
 

@@ -14,7 +14,7 @@ def wants_color() -> bool:
 
 
 def cache_folder() -> Path:
-    """The folder for what Holdfast can download or make again: models, prepared data, proofs on this machine."""
+    """The folder for files that Holdfast can download or make again: models, prepared data, proofs on this machine."""
     if os.environ.get("XDG_CACHE_HOME"):
         return Path(os.environ["XDG_CACHE_HOME"]).expanduser() / "holdfast"
     home = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")

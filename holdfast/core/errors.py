@@ -22,9 +22,9 @@ class Action:
 
     kind: Literal["set", "unset", "run"]
     setting: str = ""  # by its name in the request, such as label_column
-    value: str | int | float | bool | None = None  # of a "set"; None: the person chooses
-    placeholder: str = "NAME"  # shown on the command line for a value that the person chooses
-    command: str = ""  # of a "run": to be typed on the machine that trains
+    value: str | int | float | bool | None = None  # for "set"; None if the person chooses
+    placeholder: str = "NAME"  # shown on the command line in place of a value that the person chooses
+    command: str = ""  # for "run": to type on the machine that trains
     note: str = ""  # what the action costs, or when it helps
 
 
@@ -35,15 +35,15 @@ Advice = str | Action
 class Problem:
     """One invalid setting of a request."""
 
-    setting: str  # empty: the text names it, as for a setting that does not exist
+    setting: str  # empty if the text names it, as for an unknown setting
     text: str  # "out of range; allowed: 1 to 1,000"
-    value: str = ""  # as it was given
+    value: str = ""  # as given
 
 
 def set_to(
     setting: str, value: str | int | float | bool | None = None, *, note: str = "", placeholder: str = "NAME"
 ) -> Action:
-    """Advice to set a setting, to this value or to one that the person chooses."""
+    """Advice to set a setting to this value, or to one that the person chooses."""
     return Action("set", setting, value, placeholder, note=note)
 
 
@@ -139,12 +139,12 @@ def problem_text(problem: Problem) -> str:
 
 
 def found_text(error: HoldfastError) -> str:
-    """What was found, one fact a line, as the command line writes it."""
+    """What was found, one fact per line, as the command line writes it."""
     return "\n".join([*filter(None, [error.found]), *map(problem_text, error.problems)])
 
 
 def render_error(error: HoldfastError) -> str:
-    """An error as every command shows it: the fact first, the advice after."""
+    """An error as every command shows it: the fact first, then the advice."""
     lines = [f"error: {error.what}" + (f"   [{error.slug}]" if error.slug else "")]
     if found := found_text(error):
         lines.append("  found  " + found.replace("\n", "\n         "))
@@ -167,7 +167,7 @@ def printed_error(error: HoldfastError) -> dict[str, object]:
 
 
 class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An error as files and other processes of ours keep it."""
+    """An error as stored in files and passed between processes."""
 
     what: str
     found: str = ""

@@ -1,4 +1,4 @@
-"""Writes and reads files of events: append-only, one JSON object a line.
+"""Writes and reads files of events: append-only, one JSON object per line.
 
 Each line is written by one system call, so a reader sees whole lines, and a writer that is killed leaves at most the
 lines it had finished. A line that this version does not understand is kept as an `UnknownEvent`.
@@ -26,7 +26,7 @@ _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(
 
 
 class EventLog:
-    """Appends events to one file. With `is_logged`, an event the disk has no room for goes to standard error."""
+    """Appends events to one file. With `is_logged`, an event that does not fit on the disk goes to standard error."""
 
     _file = -1
 
@@ -53,7 +53,7 @@ class EventLog:
         self.close()  # a service opens many runs, one after the other
 
     def _append(self, line: bytes) -> bool:
-        """Write a whole line. A part that still fitted on the disk is closed off before the next line."""
+        """Write a whole line. If only part of a line fit on the disk, that part is closed before the next line."""
         content = (b"\n" if self._is_torn else b"") + line + b"\n"
         try:
             written = os.write(self._file, content)
@@ -64,14 +64,14 @@ class EventLog:
 
 
 class EventTail:
-    """Follows a file of events: gives the ones that were added since the last call."""
+    """Follows a file of events: returns those added since the last call."""
 
     def __init__(self, path: Path, most_bytes: int = 1 << 20, at: int = 0):
         self._path, self._most_bytes, self._at = path, most_bytes, at
 
     @property
     def at(self) -> int:
-        """The offset it has read to, from which a later tail may continue."""
+        """The offset read so far, from which a later tail may continue."""
         return self._at
 
     def read(self) -> list[Event]:
@@ -100,7 +100,7 @@ def read_events(path: Path) -> Iterator[Event]:
 
 
 def read_last_events(path: Path, most_bytes: int = 1 << 19) -> list[Event]:
-    """The events at the end of a long file, for a view that is drawn twice a second."""
+    """The events at the end of a long file, for a view that is redrawn twice a second."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -129,7 +129,7 @@ def find_last(path: Path, kind: type[E]) -> E | None:
 
 
 def encode(event: Event) -> bytes:
-    """One line without its end. JSON has no NaN and no infinity: they become null."""
+    """One line without its line break. JSON has neither NaN nor infinity: they become null."""
     if isinstance(event, UnknownEvent):
         return _encoder.encode({"event": event.was, "time": event.time, **event.fields})
     return _encoder.encode(event)

@@ -1,8 +1,8 @@
 """Every event of a run: one struct each, with its fields and what it means.
 
-The child, the supervisor and the pipeline each append events to a file as they happen (`core/event_log.py`); whatever
-shows a run reads them back. An event states facts; sentences about it are made in `runs/wording.py`. On disk an event
-is one JSON object a line, its name under "event". `docs/events.md` is generated from this file.
+The child, the supervisor and the pipeline each append events to a file as they happen (`core/event_log.py`); every view
+of a run reads them back. An event states facts; sentences about it are made in `runs/wording.py`. On disk an event
+is one line of JSON, with its name under "event". `docs/events.md` is generated from this file.
 """
 
 import re
@@ -29,7 +29,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     """One thing that happened, and when."""
 
     time: float = msgspec.field(default_factory=lambda: round(time.time(), 3))  # time of day
-    pid: int | None = None  # of the process that wrote it, where several write into one file
+    pid: int | None = None  # process that wrote it, where several write to one file
 
     @classmethod
     def event_name(cls) -> str:
@@ -64,7 +64,7 @@ class StageStarted(Event, frozen=True, kw_only=True):
 
 
 class Working(Event, frozen=True, kw_only=True):
-    """How far the current stage is. Many a second, not written to disk."""
+    """How far the current stage is. Sent many times a second and not written to disk."""
 
     what: str
     done: int = 0
@@ -73,7 +73,7 @@ class Working(Event, frozen=True, kw_only=True):
 
 
 class ModelNoted(Event, frozen=True, kw_only=True):
-    """The model is taken from somewhere else than usual, or in another form."""
+    """The model comes from an unusual place, or in another form."""
 
     kind: Literal["from_cache", "from_package", "converted"]
     name: str
@@ -163,10 +163,10 @@ class ForecastMade(Event, frozen=True, kw_only=True):
 
     seconds: float
     peak_bytes: int | None = None
-    card_peak_bytes: int | None = None  # of the GPU's own memory
+    card_peak_bytes: int | None = None  # GPU memory
     measured_steps: int = 0
     step_seconds: float | None = None
-    cores: float | None = None  # how many cores it got while it was measured
+    cores: float | None = None  # cores that the run used while it was measured
 
 
 class ReportWritten(Event, frozen=True, kw_only=True):
@@ -193,7 +193,7 @@ class AttemptStarted(Event, frozen=True, kw_only=True):
     cost: str = ""
     changes: dict[str, Any] = {}  # everything that differs from the plan as requested
     resume: bool = False
-    folder: str = ""  # of this machine's part, on a machine that does not lead
+    folder: str = ""  # folder of this machine's part, if another machine leads
 
 
 class SettingsRemembered(Event, frozen=True, kw_only=True):
@@ -212,17 +212,17 @@ class PhaseChanged(Event, frozen=True, kw_only=True):
 
 
 class Progressed(Event, frozen=True, kw_only=True):
-    """Where the attempt is. Several a second, not written to disk."""
+    """Where the attempt is. Sent several times a second and not written to disk."""
 
     phase: str
     step: int = 0
     steps: int = 0
     resident_bytes: int = 0
-    activity: Activity | None = None  # what the processes do
+    activity: Activity | None = None  # what its processes are doing
 
 
 class Ticked(Event, frozen=True, kw_only=True):
-    """Nothing happened; gives readers of the events a chance to check the run. Not written to disk."""
+    """Nothing happened; lets listeners check the run. Not written to disk."""
 
 
 class Quiet(Event, frozen=True, kw_only=True):
@@ -279,7 +279,7 @@ class Decided(Event, frozen=True, kw_only=True):
 
 
 class DiskFull(Event, frozen=True, kw_only=True):
-    """A disk that the run writes to is full."""
+    """A disk used by the run is full."""
 
     folder: str = ""
     free_bytes: int | None = None
@@ -299,7 +299,7 @@ class ProcessesLeft(Event, frozen=True, kw_only=True):
 
 
 class StopStarted(Event, frozen=True, kw_only=True):
-    """A stop was requested; the run may save and end within this time."""
+    """A stop was requested; the run has this long to save and end."""
 
     seconds: float
 
@@ -349,7 +349,7 @@ class LeaderLost(Event, frozen=True, kw_only=True):
 
 
 class StorageTrouble(Event, frozen=True, kw_only=True):
-    """The shared folder did not take what this machine reported."""
+    """This machine could not write its report to the shared folder."""
 
     error: str
 
@@ -369,7 +369,7 @@ class RankStarted(Event, frozen=True, kw_only=True):
 
 
 class RankEnded(Event, frozen=True, kw_only=True):
-    """A rank ended with an error it can explain; its launcher's exit code would hide that."""
+    """A rank ended with an error that it can explain; the launcher's exit code would hide it."""
 
     rank: int
     exit_code: int
@@ -403,7 +403,7 @@ class StepDone(Event, frozen=True, kw_only=True):
     """One optimizer step finished."""
 
     step: int  # counted from 0
-    loss: float | None = None  # None for a number that JSON does not have
+    loss: float | None = None  # None for NaN and infinity
     lr: float | None = None
     norm: float | None = None  # of the gradient, before clipping
     cpu_seconds: float | None = None  # of all processes of the engine, since they started
@@ -420,7 +420,7 @@ class Evaluated(Event, frozen=True, kw_only=True):
 
 
 class Sampled(Event, frozen=True, kw_only=True):
-    """What the model answers now to a few examples of the validation split."""
+    """The model's current answers to a few examples of the validation split."""
 
     step: int
     samples: tuple[SampleAnswer, ...]
@@ -443,7 +443,7 @@ class CheckpointStarted(Event, frozen=True, kw_only=True):
 
 
 class CheckpointSaved(Event, frozen=True, kw_only=True):
-    """A checkpoint is whole and on disk."""
+    """A checkpoint was completely written to disk."""
 
     step: int
     seconds: float = 0.0
@@ -470,22 +470,22 @@ class CheckpointSkipped(Event, frozen=True, kw_only=True):
 
 
 class CheckpointRejected(Event, frozen=True, kw_only=True):
-    """A checkpoint is incomplete or damaged and was passed over on resume."""
+    """A checkpoint is incomplete or damaged and was skipped on resume."""
 
     path: str
     reason: str
-    is_damaged: bool = False  # its bytes changed after it was whole
+    is_damaged: bool = False  # its bytes changed after it was written
 
 
 class CheckpointOverBudget(Event, frozen=True, kw_only=True):
-    """Saving as often as requested costs more than its share of the run."""
+    """Saving as often as requested takes too large a share of the run."""
 
     share: float
     at_stake_seconds: float
 
 
 class BestCheckpointMissing(Event, frozen=True, kw_only=True):
-    """The best checkpoint is gone; the last weights are kept instead."""
+    """The best checkpoint is missing; the last weights are kept instead."""
 
     step: int
 
@@ -577,7 +577,7 @@ class PartUsed(Event, frozen=True, kw_only=True):
 
 
 class ChangeApplied(Event, frozen=True, kw_only=True):
-    """A change of the plan reached the script."""
+    """A change to the settings was applied in the script."""
 
     change: str
     value: Any
@@ -585,7 +585,7 @@ class ChangeApplied(Event, frozen=True, kw_only=True):
 
 
 class ChangeRefused(Event, frozen=True, kw_only=True):
-    """A change of the plan cannot be made in this script."""
+    """A change to the settings cannot be applied in this script."""
 
     change: str
     value: Any
@@ -608,7 +608,7 @@ class NotObserved(Event, frozen=True, kw_only=True):
 
 
 class ProgramEnded(Event, frozen=True, kw_only=True):
-    """The program's own code has run to its end; its exit handlers come next."""
+    """The program's own code has ended; its exit handlers run next."""
 
     is_clean: bool
     has_raised: bool = False
@@ -630,13 +630,13 @@ class Orphaned(Event, frozen=True, kw_only=True):
 
 
 class TreeSampled(Event, frozen=True, kw_only=True):
-    """Where an attempt's processes are and what they use; in samples.jsonl, which ends with the last one alive."""
+    """Where an attempt's processes are and what they use; the last line of samples.jsonl saw them alive."""
 
     phase: str
     step: int = 0
     steps: int = 0
     resident_bytes: int = 0
-    peak_bytes: int = 0  # the most since the attempt started; most samples are not written
+    peak_bytes: int = 0  # peak since the attempt started; most samples are not written
     activity: Activity | None = None
 
 
@@ -645,4 +645,4 @@ def all_events() -> tuple[type[Event], ...]:
     return tuple(one for one in Event.__subclasses__() if one is not UnknownEvent)
 
 
-MOVING = (Working, Progressed, Ticked)  # shown as they come, never written
+MOVING = (Working, Progressed, Ticked)  # shown as they arrive, never written

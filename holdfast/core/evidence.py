@@ -46,7 +46,7 @@ Seen = Passage | AnyObservation  # what a conclusion can rest on
 
 
 class Text:
-    """Numbered lines of one source, searched as one string."""
+    """Numbered lines of one source, searchable as one string."""
 
     __slots__ = ("_firsts", "_numbers", "_sketch", "_starts", "joined", "source")
 
@@ -204,7 +204,7 @@ class Evidence:
     exceptions: tuple[Raised, ...] = ()  # in the order of the log
     processes: tuple[ProcessRow, ...] = ()
     hotspots: tuple[Hotspot, ...] = ()
-    progress: tuple[ProgressBar, ...] = ()  # the last state of each progress bar; the one drawn last is last
+    progress: tuple[ProgressBar, ...] = ()  # the last state of each progress bar, in the order they were drawn
 
     def texts(self, source: Source) -> Text:
         """The lines of one source."""
@@ -231,7 +231,7 @@ class Evidence:
         return any(status.is_hang for status in self.exits)
 
     def has_signal(self, *names: str) -> bool:
-        """True when one of these signals ended the process or, by the log, a child of it; without names, any signal."""
+        """True when one of these signals (any, without names) ended the process or, by the log, a child of it."""
         return any(status.signal in names if names else status.signal for status in self.exits)
 
 
@@ -331,11 +331,11 @@ class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="cause", 
     crashed_in: Frame | None = None  # the innermost frame of native code
     memory_kill: OomKill | None = None
     victim: KernelKill | None = None
-    resident_bytes: int | None = None  # of the whole tree, in the last sample
+    resident_bytes: int | None = None  # of the whole process tree, in the last sample
     error: str = ""  # the last one in the output, when the cause is unknown
     first_exit: ProcessExit | None = None  # of the ranks
     ruled_out: tuple[RuledOut, ...] = ()  # when the cause is unknown
-    node: str = ""  # the machine whose part failed, of several
+    node: str = ""  # with several machines: the one whose part failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ class Answer(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One accelerator as the system or the driver lists it."""
+    """One accelerator as listed by the system or the driver."""
 
     name: str
     kind: Literal["cuda", "mps", "rocm", "xpu"]

@@ -22,7 +22,7 @@ _COUNTER = struct.Struct("<Q")
 _BODY = struct.Struct("<QQQQ")  # phase, step, steps, monotonic nanoseconds
 # The counter is read again after the body: if it has changed, the body may mix two beats.
 _PARTS = ((_COUNTER.size, 0), (_BODY.size, _COUNTER.size), (_COUNTER.size, 0))  # (bytes, offset)
-_READS = 20  # even a writer that beats without pause tears only few reads, and never this many in a row
+_READS = 20  # even a writer that never pauses tears only a few reads, and never this many in a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

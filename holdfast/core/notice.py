@@ -1,9 +1,9 @@
-"""A small file with one writer that other machines read over shared storage: a record, and a count that moves.
+"""A small file with one writer that other machines read over shared storage: a record and an increasing count.
 
 It is written in place and closed each time, never renamed: a network file system shows a reader that opens the file
 what was last closed, while a new name in a folder may stay unseen for a minute. The count is written before and after
-the record, so that a reader knows half of a notice from a whole one. No clock of another machine is ever compared with
-one of ours: the age of a notice is the time since a reader saw its count move.
+the record, so that a reader can tell a half-written notice from a whole one. No clock of another machine is ever
+compared with one of ours: the age of a notice is the time since a reader saw its count move.
 """
 
 import json
@@ -19,7 +19,7 @@ from holdfast.core.records import to_record
 
 T = TypeVar("T")
 
-_MOST_GAP_SECONDS = 5.0  # between two looks, after which the time in between says nothing about the writer
+_MOST_GAP_SECONDS = 5.0  # between two reads; after a longer gap, the time in between says nothing about the writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class NoticeWriter:
         self._count = before.count if before else 0
 
     def write(self, said: object) -> None:
-        """Replace what the notice says; raises OSError where the storage does not take it."""
+        """Replace the content of the notice; raises OSError where the storage cannot be written."""
         self._count += 1
         text = json.dumps(to_plain(said), allow_nan=False)
         content = f"{self._count}\n{text}\n{self._count}\n".encode()
@@ -52,7 +52,7 @@ class NoticeWriter:
 
 
 def read_notice(path: Path, kind: type[T]) -> NoticeReading[T] | None:
-    """The notice in a file; None when it is missing, or only half of it is there at this instant."""
+    """The notice in a file; None if it is missing or only half-written at the moment."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
         if len(lines) == 4 and lines[0] == lines[2]:
@@ -64,7 +64,7 @@ def read_notice(path: Path, kind: type[T]) -> NoticeReading[T] | None:
 
 
 class Seen(Generic[T]):
-    """A notice as one reader sees it: its newest content, and for how long its count has not moved."""
+    """A notice as one reader sees it: its newest content, and how long its count has not changed."""
 
     def __init__(self, path: Path, kind: type[T], clock: Callable[[], float] = time.monotonic):
         self.path, self._kind, self._clock = path, kind, clock
@@ -74,7 +74,7 @@ class Seen(Generic[T]):
         self._still_seconds = 0.0
 
     def look(self) -> T | None:
-        """Look once. Time in which nothing could be read, or nobody looked, does not count against the writer."""
+        """Read it once. Time in which nothing was or could be read does not count against the writer."""
         now, found = self._clock(), read_notice(self.path, self._kind)
         if found is None:
             self._looked_at = None
@@ -90,10 +90,10 @@ class Seen(Generic[T]):
 
     @property
     def still_seconds(self) -> float:
-        """For how long its count was seen not to move."""
+        """How long its count has been seen unchanged."""
         return self._still_seconds
 
     @property
     def said(self) -> T | None:
-        """Its newest content; None before the first."""
+        """Its newest content; None if nothing was read yet."""
         return self.newest.said if self.newest else None

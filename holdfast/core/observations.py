@@ -1,7 +1,7 @@
 """What the supervisor saw of an attempt: one documented value for each kind of thing seen.
 
 `evidence.json` holds these values, hazards match on them, and `runs/` turns them into sentences. Nothing here is text
-for a person, and nobody reads a sentence back.
+for a person, and no sentence is parsed.
 """
 
 import re
@@ -40,7 +40,7 @@ class Verdict(StrEnum):
     """What a tree of processes, or one training process of it, does."""
 
     MOVING = "moving"
-    STARVED = "starved"  # it would run, but gets no processor
+    STARVED = "starved"  # ready to run, but gets no processor
     SLEEPING = "sleeping"
     WAIT_NET = "waits_for_network"
     WAIT_INPUT = "waits_for_input"
@@ -52,7 +52,7 @@ class Verdict(StrEnum):
     DEBUGGED = "in_debugger"
 
 
-# The last three end only from inside: by a thread of the same process, or by other processes of the tree.
+# The last three can only be ended from inside: by a thread of the same process, or by other processes of the tree.
 WaitKind = Literal[
     "run", "stopped", "traced", "kernel", "device", "net", "listen", "input", "sleep", "timed",
     "lock", "interpreter", "tree",
@@ -147,7 +147,7 @@ class StuckProcess(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A process whose main thread waits for a lock that no process can release."""
 
     pid: int
-    command: str  # the kernel's short name of it
+    command: str  # its short name in the kernel
 
 
 class RankVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -157,13 +157,13 @@ class RankVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     verdict: Verdict
     rank: int | None = None
     wait: Wait | None = None  # of its main thread
-    helper: WaitingThread | None = None  # the process that would end this wait, if it waits too
+    helper: WaitingThread | None = None  # the process that could end this wait, if it is waiting too
     stuck: StuckProcess | None = None  # in a deadlock; None when its processes wait for each other
-    cpu_share: float | None = None  # of one processor, when it is busy
+    cpu_share: float | None = None  # share of one processor, when busy
 
     @property
     def last_wait(self) -> Wait | None:
-        """What is waited for in the end: by the helper, or else by the main thread."""
+        """What the process ultimately waits for: the helper's wait, or else the main thread's."""
         return self.helper.wait if self.helper else self.wait
 
     @property
@@ -211,7 +211,7 @@ class TreeVerdict(Observation, frozen=True, kw_only=True):
 
     @property
     def silent_seconds(self) -> float | None:
-        """How long the network has given no byte, where that is what is waited for."""
+        """How long nothing has arrived over the network, if that is what the process waits for."""
         wait = self.main.last_wait if self.main else None
         return wait.silent_seconds if wait else None
 
@@ -227,7 +227,7 @@ class TreeVerdict(Observation, frozen=True, kw_only=True):
 
 
 class Activity(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the processes of a running attempt do, and when a wait of theirs will be given up."""
+    """What the processes of a running attempt are doing, and when their wait will be given up."""
 
     verdict: TreeVerdict
     waited_seconds: float = 0.0
@@ -285,7 +285,7 @@ class Asked(Observation, frozen=True, kw_only=True):
 
 
 class ProcessView(Observation, frozen=True, kw_only=True):
-    """One process of a tree that does not move, seen from close up."""
+    """A detailed view of one process in a tree that makes no progress."""
 
     pid: int
     command: str
@@ -294,9 +294,9 @@ class ProcessView(Observation, frozen=True, kw_only=True):
     system_call: str = ""  # in which the main thread waits
     has_timeout: bool = True  # of a wait in `futex`
     caller: str = ""  # the library that made the call
-    forked_from: int | None = None  # the parent, when it is a copy of it that never became another program
+    forked_from: int | None = None  # the parent, if the process is a fork that never called exec
     parent_threads: int = 0
-    libraries: tuple[str, ...] = ()  # of those known for trouble, the loaded ones
+    libraries: tuple[str, ...] = ()  # loaded libraries that are known to cause trouble
     tracer_pid: int = 0  # of a debugger
     frozen_cgroup: str = ""
 
@@ -307,7 +307,7 @@ class ProcessView(Observation, frozen=True, kw_only=True):
 
 
 class MutexWait(Observation, frozen=True, kw_only=True):
-    """A thread that waits for a native mutex which will never be released."""
+    """A thread that waits for a native mutex that will never be released."""
 
     pid: int
     command: str
@@ -318,13 +318,13 @@ class MutexWait(Observation, frozen=True, kw_only=True):
 
 
 class ProcessExit(Observation, frozen=True, kw_only=True):
-    """How another process than the root ended, by its exit status."""
+    """How a process other than the root ended, by its exit status."""
 
     pid: int
     name: str  # the kernel's short name of it
     status: ExitStatus
     rank: int | None = None
-    is_first: bool = False  # the first rank that left, while others were at work
+    is_first: bool = False  # the first rank to end while others were still working
     phase: str = ""  # where it was
     step: int = 0
 
@@ -382,15 +382,15 @@ class OwnCode(Observation, frozen=True, kw_only=True):
 
     how: Literal["waits_for_own_lock", "hung", "crashed", "ended_itself"]
     place: CodePlace
-    call: str = ""  # with which it ended itself, such as "os.abort()"
+    call: str = ""  # the call that ended it, such as "os.abort()"
 
 
 class ProgramExit(Observation, frozen=True, kw_only=True):
     """A program that ended itself without a traceback, and its last words."""
 
     message: str = ""  # of the SystemExit
-    last_line: str = ""  # of its output, when there is no message
-    crashed_after: Literal["", "exit_handler", "process"] = ""  # what crashed after its decision to end
+    last_line: str = ""  # last line of output, if there is no message
+    crashed_after: Literal["", "exit_handler", "process"] = ""  # what crashed after the program had decided to end
 
 
 class RankStack(Observation, frozen=True, kw_only=True):
@@ -399,8 +399,8 @@ class RankStack(Observation, frozen=True, kw_only=True):
     rank: int
     pid: int
     place: CodePlace
-    collective: str = ""  # in which it waits for the other ranks
-    call: str = ""  # what the place has called, when it is in no collective
+    collective: str = ""  # the collective in which it waits for the other ranks
+    call: str = ""  # the call at that place, if the rank is not in a collective
     holds_up: bool = False  # the others wait for it
 
 
@@ -425,7 +425,7 @@ class OomKillerOff(Observation, frozen=True, kw_only=True):
 
 
 class NoOomKill(Observation, frozen=True, kw_only=True):
-    """The kernel's counters were asked, and counted no kill of ours."""
+    """The kernel's counters show no kill of our processes."""
 
     cgroups: tuple[str, ...] = ()
     limit_bytes: int | None = None  # the smallest of them
@@ -447,7 +447,7 @@ class JetsamKill(Observation, frozen=True, kw_only=True):
 
     pid: int
     name: str
-    reason: str  # in the words of macOS
+    reason: str  # as macOS words it
     resident_bytes: int = 0
 
 
@@ -489,7 +489,7 @@ class DiskSpace(Observation, frozen=True, kw_only=True):
 
     @property
     def is_full(self) -> bool:
-        """True when there is room for next to nothing."""
+        """True when there is almost no space left."""
         return self.free_bytes < 1_000_000 or self.is_out_of_inodes
 
 
@@ -519,7 +519,7 @@ class UnsavedCheckpoint(Observation, frozen=True, kw_only=True):
 
 
 class FailedProbe(Observation, frozen=True, kw_only=True):
-    """A probe of the supervisor that broke; the others were made nevertheless."""
+    """A failed probe of the supervisor; the others were still made."""
 
     probe: str
     error: str
@@ -559,7 +559,7 @@ def known_only(plain: object, *other_types: str) -> object:
 
 
 def to_observation(plain: object) -> Observation:
-    """Make an observation of what JSON gave of it; an unknown or damaged one is kept unchanged."""
+    """Decode an observation from JSON; an unknown or damaged one is kept unchanged."""
     try:
         found: Observation = msgspec.convert(known_only(plain), AnyObservation)
         return found

@@ -1,4 +1,4 @@
-"""How a run is done, each setting with its reason; and what may be changed when an attempt fails."""
+"""How a run is carried out, each setting with its reason, and what may be changed when an attempt fails."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,7 +41,8 @@ class Remedy:
 
     A `change` (names in `core.settings.CHANGEABLE`, or of environment variables in capitals) can be applied without
     asking. Its values are the new settings; "halve", "raise" and "lower" are relative to the old ones. A remedy with
-    only a `command` is for a person. `keeps` is False if the model would learn something else, as from shorter texts.
+    only a `command` is for a person. `keeps` is False if the model would learn something different, as from shorter
+    texts.
     """
 
     title: str
@@ -49,7 +50,7 @@ class Remedy:
     command: str = ""
     cost: str = ""
     keeps: bool = True
-    needs_script: bool = False  # the command is no help to a run that has no Python file
+    needs_script: bool = False  # the command does not help a run without a Python file
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Reason:
         "remembered",  # these changes worked here before
         "after_stop",
         "after_finish",
-        "after_failure",  # started again after it had failed for good: with the changes that got furthest
+        "after_failure",  # restarted after the run had failed, with the changes that got furthest
         "supervisor_lost",
         "called",  # by the machine that leads
         # Why the next attempt has the same settings

@@ -1,4 +1,4 @@
-"""How work that takes long reports its progress."""
+"""How long-running work reports its progress."""
 
 from typing import Literal, Protocol
 

@@ -4,7 +4,8 @@
     plan = read_record(run, RunPlan)     # None where the file is missing or damaged
 
 `FILES` says which type is in which file. A file from a newer version may have more fields: they are ignored. Events are
-not records: they are appended to one file, see `core.events`. How a failed attempt looked is in `core.observations`.
+not records: they are appended to one file, see `core.events`. What was observed of a failed attempt is in
+`core.observations`.
 """
 
 import shlex
@@ -58,7 +59,7 @@ class CommandRequest:
 
     @property
     def words(self) -> str:
-        """The command as one would type it."""
+        """The command as typed in a shell."""
         return shlex.join(self.command)
 
 
@@ -115,7 +116,7 @@ class RunPlan(Record, frozen=True, kw_only=True):
 
 
 class TimedCandidate(Record, frozen=True, kw_only=True, tag="timed_candidate", tag_field="type"):
-    """One way to compute the same, timed on this machine."""
+    """One way to compute the same result, timed on this machine."""
 
     changes: Changes  # to the planned settings
     words: str  # "2 threads fp32 packed"
@@ -154,11 +155,11 @@ class TrialTiming(Record, frozen=True, kw_only=True):
 
 
 class LongestExamples(Record, frozen=True, kw_only=True, tag="longest_examples", tag_field="type"):
-    """The longest examples went through a whole small run."""
+    """The longest examples passed through a complete small run."""
 
     examples: int
     longest_tokens: int = 0
-    is_one_machine: bool = False  # of several, this one alone
+    is_one_machine: bool = False  # with several machines: proven on this one alone
     loss: float | None = None
     changes: Changes = {}  # that the small run needed to finish
     peak_bytes: int | None = None
@@ -178,7 +179,7 @@ class LossParity(Record, frozen=True, kw_only=True, tag="loss_parity", tag_field
 
 
 class FirstSteps(Record, frozen=True, kw_only=True, tag="first_steps", tag_field="type"):
-    """The run's own first steps, ended by a kill without warning."""
+    """The run's own first steps, ended by SIGKILL."""
 
     state: Literal["killed", "finished", "failed", "cut"]  # cut: it would have taken longer than a proof may
     steps: int = 0
@@ -194,7 +195,7 @@ class Proof(Record, frozen=True, kw_only=True):
     run_seconds: float = 0.0  # rough estimate of the run
     budget_seconds: float = 0.0  # that the proof may take; 0: as long as it needs
     seconds: float = 0.0
-    fingerprint: str = ""  # of the machine and its libraries: proof holds only there
+    fingerprint: str = ""  # of the machine and its libraries: the proof is valid only there
     remembered_words: str = ""  # the settings that an earlier run proved
     remembered_at: float | None = None
     longest: LongestExamples | None = None
@@ -212,7 +213,7 @@ class ResumeCheck(Record, frozen=True, kw_only=True, tag="resume_check", tag_fie
 
     is_exact: bool
     steps: int
-    different_step: int | None = None  # the first one that gave another loss
+    different_step: int | None = None  # the first step with a different loss
     loss: float | None = None
     expected_loss: float | None = None
     is_device_inexact: bool = False  # the device adds some gradients in no fixed order, so rounding may differ
@@ -249,11 +250,11 @@ class Forecast(Record, frozen=True, kw_only=True):
     """How long a run will take and how much memory it will need. Written by `pipeline.forecast`."""
 
     basis: Literal["model size", "earlier run", "measured steps"]
-    seconds: float | None = None  # still to come when it was made
-    rough_seconds: float | None = None  # right within a factor of three or so
+    seconds: float | None = None  # remaining when the forecast was made
+    rough_seconds: float | None = None  # correct within a factor of about three
     peak_bytes: int | None = None
     card_peak_bytes: int | None = None
-    made_at: float | None = None  # None: for a run that waits to be started
+    made_at: float | None = None  # None for a run that is waiting to start
     steps: int = 0  # that were timed
     step_seconds: float | None = None
     cores: float | None = None  # that the engine computed with
@@ -263,7 +264,7 @@ class Forecast(Record, frozen=True, kw_only=True):
 
 
 class Supervisor(Record, frozen=True, kw_only=True):
-    """The process that supervises a run, told apart from a later process with the same pid."""
+    """The process that supervises a run, with what distinguishes it from a later process with the same pid."""
 
     pid: int
     start_ticks: int | None = None
@@ -294,13 +295,13 @@ class AttemptStart(Record, frozen=True, kw_only=True):
 
 
 class Interruption(Record, frozen=True, kw_only=True, tag="interruption", tag_field="type"):
-    """What ended an attempt, or one machine's part of it, when no process of the training was at fault."""
+    """What ended an attempt, or one machine's part of it, when no training process was at fault."""
 
     kind: Literal[
         "supervisor_killed",  # and the attempt with it
         "supervisor_restarted",  # on another machine, in the middle of the attempt
         "not_heard_from",  # another machine has not reported for `seconds`
-        "asked_to_leave",  # a machine was stopped; the run continues when enough machines are here
+        "asked_to_leave",  # a machine was stopped; the run continues when enough machines have joined
         "ended_early",  # on these machines, while the others still trained
         "unreachable",  # the ranks could not connect to the leader, `message` is torch's
         "not_started",  # `message` is the error
@@ -316,18 +317,18 @@ class Interruption(Record, frozen=True, kw_only=True, tag="interruption", tag_fi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How one attempt went; written when it has ended. An attempt without it still runs, or lost its supervisor."""
+    """How one attempt went; written at its end. An attempt without it is still running, or lost its supervisor."""
 
     number: int
     outcome: OutcomeKind
     fallback: str = ""  # title of what this attempt changed; empty for the plan as requested
     fallback_change: Changes = field(default_factory=dict)
     changes: Changes = field(default_factory=dict)  # everything that differed from the plan as requested
-    exit_code: int | None = None  # of the child; negative for a signal; None when it was ended for a hang
+    exit_code: int | None = None  # of the child; negative for a signal, None for a hang
     diagnosis: str | None = None  # slug
     confidence: str = ""
     cause: Cause | None = None
-    interruption: Interruption | None = None  # what ended it, when that was outside its processes
+    interruption: Interruption | None = None  # what ended it, if that was none of its processes
     error: str = ""
     place: str = ""
     phase: str = ""
@@ -335,7 +336,7 @@ class Outcome:
     steps: int = 0
     noticed_after_seconds: float | None = None  # from the last sign of progress until it was known
     is_external: bool = False  # ended by someone else: a kill, a stop, a machine that slept
-    ineffective: tuple[str, ...] = ()  # changed settings that this script was seen not to use
+    ineffective: tuple[str, ...] = ()  # changed settings that had no effect in this script
     seconds: float = 0.0
     started: float = 0.0  # time of day
 
@@ -349,7 +350,7 @@ class SupervisorNotice(Record, frozen=True, kw_only=True):
     node: str = ""  # the name of its machine in this run
     machine: str = ""  # names the machine and its start, see `runs.lease.machine_id`
     hardware: str = ""  # identifies this start of the machine; empty if unknown
-    lease_seconds: float = 0.0  # after which its silence means that it is gone
+    lease_seconds: float = 0.0  # silence longer than this means that it is gone
     state: Literal["held", "released", "here", "left"] = "here"
 
     @property
@@ -359,12 +360,12 @@ class SupervisorNotice(Record, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether its writer has said goodbye."""
+        """Whether its writer has ended normally."""
         return self.state in ("released", "left")
 
 
 class MeetingPlace(Record, frozen=True, kw_only=True):
-    """Where the ranks of one attempt meet."""
+    """The rendezvous of the ranks of one attempt."""
 
     name: str = ""
     host: str = ""  # of our own engine only
@@ -372,7 +373,7 @@ class MeetingPlace(Record, frozen=True, kw_only=True):
 
 
 class LeaseNotice(SupervisorNotice, frozen=True, kw_only=True):
-    """What the supervisor that leads a run says: which attempt runs, on which machines, and how it is to end."""
+    """What the leading supervisor says: which attempt runs, on which machines, and how it should end."""
 
     attempt: int = 0
     nodes: tuple[str, ...] = ()  # the machines that run it, this one first
@@ -405,7 +406,7 @@ class CollectedEvidence(Record, frozen=True, kw_only=True):
     resident_bytes: int | None = None  # of the whole tree
     noticed_after_seconds: float | None = None
     observations: tuple[AnyObservation, ...] = ()
-    part: str = ""  # of several machines: the folder of the one that is to blame, which has the evidence
+    part: str = ""  # with several machines: the folder of the one that caused the failure, which has the evidence
 
 
 class Compared(Record, frozen=True, kw_only=True):
@@ -417,7 +418,7 @@ class Compared(Record, frozen=True, kw_only=True):
 
 
 class ComparedTime(Compared, frozen=True, kw_only=True):
-    """A forecast of time next to what happened, and what it could not know."""
+    """A time forecast next to the actual time, and what the forecast could not know."""
 
     lost_seconds: float = 0.0  # of attempts that were cut short
     cores: Compared = Compared()  # that the run computed with
@@ -439,7 +440,7 @@ class Result(Record, frozen=True, kw_only=True):
     error: ErrorRecord | None = None  # why no attempt could begin
     has_left: bool = False  # this machine left a run of several, which continues when enough machines are here
     attempts: int = 0
-    seconds: float = 0.0  # of all attempts, also under earlier supervisors; without the wait for machines
+    seconds: float = 0.0  # of all attempts, including those under earlier supervisors; without waiting for machines
     child_exit_code: int | None = None
     changes: Changes = {}  # what the last attempt changed in the plan as requested
     remedies: tuple[str, ...] = ()  # what a person could do, when it failed
@@ -564,7 +565,7 @@ FILES: Mapping[type, str] = {
 
 
 def write_record(folder: Path, record: object) -> Path:
-    """Write a record into its file: a reader never sees half of it."""
+    """Write a record to its file; a reader never sees half of it."""
     return write_artifact(folder, FILES[type(record)], record)
 
 
@@ -592,7 +593,7 @@ def to_record(plain: object, kind: type[T]) -> T | None:
 
 
 def write_request(folder: Path, request: TrainRequest | CommandRequest, *, data_sha256: str = "") -> Path:
-    """Write down, complete, what was requested; of several machines with what is in its data."""
+    """Write the complete request; with several machines, also the SHA-256 of the data."""
     kind = "train" if isinstance(request, TrainRequest) else "command"
     plain = {"kind": kind, **msgspec.to_builtins(request), **({"data_sha256": data_sha256} if data_sha256 else {})}
     path = write_artifact(folder, runfolder.REQUEST, plain)
@@ -609,5 +610,5 @@ def read_request(folder: Path) -> TrainRequest | CommandRequest | None:
 
 
 def read_data_sha256(folder: Path) -> str:
-    """What the data of a run of several machines must be on each of them; empty for a run of one machine."""
+    """The SHA-256 of the data, which must be the same on all machines; empty for a run on one machine."""
     return str(read_artifact(folder / runfolder.REQUEST).get("data_sha256") or "")

@@ -17,7 +17,7 @@ MANIFEST = "manifest.json"
 SUPERVISOR, CHILD, OUTPUT, BEATS, STACKS = "supervisor.json", "child.json", "output.log", "beats", "stacks"
 SAMPLES, EVIDENCE, DIAGNOSIS, DECISION = "samples.jsonl", "evidence.json", "diagnosis.json", "decision.json"
 START, OUTCOME = "start.json", "outcome.json"  # what an attempt changed, written first; how it ended, written last
-STOP = "stop"  # in an attempt: created when it should save and end
+STOP = "stop"  # created in an attempt's folder when it should save and end
 SUPERVISOR_LOG = "supervisor.log"  # written by a supervisor in the background
 LEASES, NODES, NOTICE = (
     "leases",
@@ -33,7 +33,7 @@ def attempt_folder(run: Path, number: int) -> Path:
 
 
 def part_folder(attempt: Path, node: str) -> Path:
-    """The folder of another machine's part of an attempt, with the same names inside."""
+    """The folder of another machine's part of an attempt, with the same file names."""
     return attempt / NODES / node
 
 

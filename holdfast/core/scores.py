@@ -38,7 +38,7 @@ class LabelScores(msgspec.Struct, frozen=True, kw_only=True):
     precision: float
     recall: float
     f1: float
-    support: int  # texts that have it
+    support: int  # texts with this label
 
 
 class SampleAnswer(msgspec.Struct, frozen=True, kw_only=True):

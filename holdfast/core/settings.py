@@ -522,7 +522,7 @@ def _table(kind: type[TrainRequest]) -> Mapping[str, Setting]:
 
 SETTINGS = _table(TrainRequest)
 OPEN_SETTINGS: Mapping[str, Setting] = {name: one for name, one in SETTINGS.items() if one.is_open}
-BATCH_PARTS = ("per_device_train_batch_size", "gradient_accumulation_steps")  # instead of the batch size
+BATCH_PARTS = ("per_device_train_batch_size", "gradient_accumulation_steps")  # in place of the batch size
 DEFAULT_MAX_ATTEMPTS: int = SETTINGS["max_attempts"].default
 DEFAULT_NODES_WAIT: float = SETTINGS["nodes_wait"].default
 

@@ -41,7 +41,7 @@ _FEWEST_STEPS = 8
 _FEWEST_FREE_STEPS = 4  # steps during which nothing was saved
 _LEAST_SECONDS = 5.0
 _SHARE = 0.03  # of the steps, after which a forecast is made
-_ROOM = 1.03  # memory grows a little with the longest texts that are still to come
+_ROOM = 1.03  # memory grows a little with the longest texts, which may come later
 _NEW_SHARE = 0.8  # of what an evaluation needs and training did not
 _LOOK_SECONDS = 0.5
 
@@ -56,7 +56,7 @@ def work_of(settings: EngineSettings, amounts: Amounts) -> Work:
     first = int((mining or {}).get("from_epoch", MINED_FROM_EPOCH)) * per_epoch
     late = max(0, steps - first) if mining is not None else 0
     evaluations = -(-steps // every)
-    # What the only evaluation has read of the corpus is not read again: no earlier one can have been better.
+    # After the only evaluation, the corpus is not read again: no earlier one can have been better.
     known_tokens = amounts.corpus_tokens if evaluations == 1 else 0
     return Work(
         steps=steps,
@@ -75,13 +75,13 @@ def work_of(settings: EngineSettings, amounts: Amounts) -> Work:
 
 
 def write_rough_forecast(run: Path, plan: RunPlan, seconds: float | None, *, from_earlier_run: bool = False) -> None:
-    """Write the forecast of a run of which nothing was measured yet."""
+    """Write the forecast of a run before anything was measured."""
     memory = plan.memory
     forecast = Forecast(
         basis="earlier run" if from_earlier_run else "model size",
         rough_seconds=None if seconds is None else round(seconds, 1),
         peak_bytes=None if memory.is_of_card else memory.need_bytes,
-        # As torch counts it: without what the driver takes for itself.
+        # As torch counts it, without the driver's own memory.
         card_peak_bytes=memory.need_bytes - memory.libraries_bytes if memory.is_of_card else None,
     )
     write_record(run, forecast)
@@ -89,7 +89,7 @@ def write_rough_forecast(run: Path, plan: RunPlan, seconds: float | None, *, fro
 
 @dataclass
 class StepCosts:
-    """What the steps of one attempt take, from its events as they come."""
+    """What the steps of one attempt cost, from its events as they arrive."""
 
     began: dict[int, StepDone] = field(default_factory=dict)
     gaps: list[tuple[float, float]] = field(default_factory=list)  # when each step began and ended
@@ -121,7 +121,7 @@ class StepCosts:
 
     @property
     def step_seconds(self) -> float | None:
-        """The mean time of a step; evaluations are counted apart, and saves come more rarely later on."""
+        """The mean time of a step; evaluations are counted separately, and checkpoints become less frequent later."""
         if len(self.gaps) < _FEWEST_STEPS - 1:
             return None
         gaps = self.gaps[1:]  # the first is often slower
@@ -137,7 +137,7 @@ class Forecaster:
     def __init__(self, run: Path, plan: RunPlan, proof: Proof | None, work: Work, report: EventSink):
         self._run, self._plan, self._proof, self._work, self._report = run, plan, proof, work, report
         self._settings = proven_settings(plan, proof)
-        # One without its time was made for a run that waited to be started: it is made again.
+        # A forecast without a time was made for a run that was waiting to start, so it is made again.
         known = read_record(run, Forecast)
         self._has_forecast = known is not None and known.made_at is not None
         self._to_repeat = _to_repeat(run, proof)
@@ -145,7 +145,7 @@ class Forecaster:
         self._steps, self._tail = StepCosts(), EventTail(run / EVENTS)
 
     def __call__(self, event: Event) -> None:
-        """Hear one event."""
+        """Take one event."""
         if isinstance(event, AttemptStarted):
             self._attempt = event.number
             self._steps, self._tail = StepCosts(), EventTail(attempt_folder(self._run, event.number) / EVENTS)
@@ -279,7 +279,7 @@ def cores_used(cpu: Sequence[tuple[float, float]], since: float = 0.0) -> float 
 
 
 def cost_of(events: Iterable[Event]) -> StepCosts:
-    """What the steps of one attempt took."""
+    """What the steps of one attempt cost."""
     costs = StepCosts()
     for event in events:
         costs.take(event)

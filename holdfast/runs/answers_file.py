@@ -1,4 +1,4 @@
-"""Writes answers to a file, CSV or JSON lines by its ending, whole or not at all."""
+"""Writes answers to a file, as CSV or JSON lines depending on its extension, completely or not at all."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ def check_target(path: Path) -> None:
     """Refuse a file that cannot be written, before the model works for an hour."""
     if path.suffix.lower() not in (*_CSV, *_JSON):
         raise RequestError(
-            f"answers cannot be written to {path.name}", found=f"allowed endings: {', '.join((*_CSV, *_JSON))}"
+            f"answers cannot be written to {path.name}", found=f"allowed extensions: {', '.join((*_CSV, *_JSON))}"
         )
     if not path.parent.is_dir():
         raise RequestError(f"there is no folder {path.parent}")

@@ -77,7 +77,7 @@ def interruption_text(why: Interruption) -> str:
                 "machine is off or cannot reach the run folder"
             )
         case "asked_to_leave":
-            return f"{nodes} was asked to leave; the run continues when enough machines are here"
+            return f"{nodes} was asked to leave; the run continues when enough machines have joined"
         case "ended_early":
             return f"ended early on {nodes}"
         case "unreachable":
@@ -112,7 +112,7 @@ def _cause(cause: Cause) -> str:
 
 
 def ruled_out_text(ruled_out: RuledOut, verdict: ob.TreeVerdict | None = None) -> str:
-    """One thing that was asked and answered with no."""
+    """One possible cause that was checked and ruled out."""
     if ruled_out == "deadlock":
         return f"a deadlock ({verdict_text(verdict)})" if verdict else "a deadlock"
     return _RULED_OUT[ruled_out]
@@ -146,7 +146,7 @@ def _memory_kill(cause: Cause, kill: ob.OomKill) -> str:
     limit = f"cgroup limit {human_bytes(kill.limit_bytes)}" if kill.limit_bytes is not None else ""
     counted = f"{plural(kill.kills, 'OOM kill')} counted" + ("" if kill.cgroup else " in the whole system")
     held = ""
-    if cause.victim and cause.victim.resident_bytes:  # the kernel's own word, where it may be read
+    if cause.victim and cause.victim.resident_bytes:  # as reported by the kernel, where its log is readable
         held = f"resident {human_bytes(cause.victim.resident_bytes)} of pid {cause.victim.pid} ({cause.victim.name})"
     elif cause.resident_bytes:
         held = f"resident {human_bytes(cause.resident_bytes)}"
@@ -214,7 +214,7 @@ def _own_command(remedy: Remedy, command: Sequence[str]) -> str:
     advice, script = remedy.command, _script(command)
     if remedy.needs_script and not script:
         return ""  # a missing file cannot be searched; the remedy's title is advice enough
-    has_quotes = "'" in advice  # nothing with quotes may go inside of quotes
+    has_quotes = "'" in advice  # text with quotes must not go inside quotes
     whole, script = (
         own if own and not (has_quotes and "'" in own) else example
         for own, example in ((shlex.join(command), EXAMPLE_COMMAND), (script, EXAMPLE_SCRIPT))

@@ -46,7 +46,7 @@ def make_request(
         ("--nodes-wait", nodes_wait_seconds),
         ("--step-timeout", options.get("step_timeout_seconds")),
     ):
-        if seconds is not None and not 1 <= seconds <= _MOST_SECONDS:  # NaN is in no range
+        if seconds is not None and not 1 <= seconds <= _MOST_SECONDS:  # NaN fails every comparison
             raise RequestError(f"{option} {seconds} is out of range", found=f"allowed: 1 to {_MOST_SECONDS:,}")
     if shutil.which(command[0]) is None:
         raise RequestError(
@@ -66,7 +66,7 @@ def make_folder(request: CommandRequest, folder: Path | None, name: str = "") ->
     """Make the run folder with its request; refuse a folder that already holds a run."""
     if name and (name in (".", "..") or Path(name).name != name):
         raise RequestError(
-            f"{name!r} is not a valid folder name under {RUNS}/", try_next=("--run FOLDER, for any other place",)
+            f"{name!r} is not a valid folder name under {RUNS}/", try_next=("--run FOLDER, to use any other folder",)
         )
     with new_folder(folder, name or _name_of(request.command), "--run") as made:
         write_request(made, request)
@@ -91,7 +91,7 @@ def command_spec(request: CommandRequest) -> RunSpec:
         step_timeout_seconds=request.step_timeout_seconds,
         clean_up=remove_own_checkpoints,
         memory=RunMemory.open(request.command) if request.remembers else None,
-        # Changes that were allowed once must not come back where they are not allowed.
+        # Changes that an earlier run allowed must not return where they are not allowed.
         memory_key=key_of(
             "command", request.cwd, *request.command, *(("changes allowed",) if request.allow_changes else ())
         ),
@@ -99,7 +99,7 @@ def command_spec(request: CommandRequest) -> RunSpec:
 
 
 def remove_own_checkpoints(run: Path) -> None:
-    """Remove the checkpoints that were made in addition to the script's own: nothing continues from them any more."""
+    """Remove the checkpoints that Holdfast added to the script's own: nothing continues from them any more."""
     checkpoints = checkpoints_folder(run)
     for folder in (*checkpoints.glob("train-*"), *checkpoints.glob("fit-*")):
         shutil.rmtree(folder, ignore_errors=True)
@@ -108,7 +108,7 @@ def remove_own_checkpoints(run: Path) -> None:
 
 
 def has_accelerator() -> bool:
-    """Whether this machine has anything but a CPU to train on, without importing a library."""
+    """Whether this machine has an accelerator, found without importing a library."""
     if sys.platform == "darwin":
         return os.uname().machine == "arm64"
     return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))

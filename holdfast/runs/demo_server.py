@@ -89,7 +89,7 @@ def serve_demo(
 
 
 def _prompts(model: FinishedModel) -> list[str]:
-    """Prompts from the training data of a language model, to try again."""
+    """Prompts from a language model's training data, as examples."""
     if model.task != "causal" or model.run is None:
         return []
     from holdfast.runs.prediction_inputs import PredictionInputs

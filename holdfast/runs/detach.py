@@ -18,7 +18,7 @@ _START_SECONDS = 30.0
 
 
 def detach_run(run: Path) -> int:
-    """Start a supervisor that outlives this terminal; return its pid once it has the run."""
+    """Start a supervisor that outlives this terminal; return its pid once it leads the run."""
     process = start_apart([sys.executable, "-m", "holdfast", "resume", str(run), "--quiet"], run / SUPERVISOR_LOG)
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:

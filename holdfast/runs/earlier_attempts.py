@@ -1,8 +1,8 @@
 """Reads what earlier supervisors of a run left, and ends the processes they left running.
 
-An attempt without an outcome was cut off with its supervisor: by a kill, a crash or a restart of the machine. That says
-nothing against its settings, so they are tried again. A run that was stopped or has failed starts counting again, with
-the settings it had last.
+An attempt without an outcome was cut off with its supervisor: by a kill, a crash or a restart of the machine. That is
+no reason to change its settings, so they are tried again. After a stop or a failure, a resumed run counts its attempts
+from zero, with the settings it had last.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ class EarlierAttempts:
     """The state of a run before it is supervised again."""
 
     next_number: int = 1
-    counted: tuple[Outcome, ...] = ()  # attempts of the same question, which the ladder counts
+    counted: tuple[Outcome, ...] = ()  # attempts that the ladder counts
     fallback: Fallback | None = None  # what was decided and not yet tried
     changes: Changes = field(default_factory=dict)
     reason: Reason = Reason(kind="as_requested")
-    seconds: float = 0.0  # that all earlier attempts ran, without the time between a stop and its resume
+    seconds: float = 0.0  # duration of all earlier attempts, without the time between a stop and its resume
 
 
 def read_earlier(run: Path, report: EventSink) -> EarlierAttempts:
@@ -114,7 +114,7 @@ def _close_cut_off(attempt: Path, report: EventSink) -> Outcome:
         started=started,
         seconds=round(max(0.0, _last_sign_at(attempt) - started), 3),
     )
-    with contextlib.suppress(OSError):  # a full disk: it is closed again the next time
+    with contextlib.suppress(OSError):  # on a full disk, this is repeated the next time
         write_record(attempt, outcome)
     return outcome
 

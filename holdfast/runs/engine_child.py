@@ -20,7 +20,7 @@ from holdfast.supervisor.child import Launch
 from holdfast.supervisor.spare import Spare
 
 ENGINE, TRIAL = "holdfast.engine", "holdfast.engine.trial"
-_TRAINED_SECONDS = 20.0  # of training, after which a spare is worth its imports
+_TRAINED_SECONDS = 20.0  # after this much training, a spare is worth its imports
 _MONITOR_SECONDS = "0.1"  # how often torchrun checks whether a process has ended
 _MEETING_SECONDS = 300  # for the launchers of several machines, which load torch first
 _OF_A_JOB = re.compile(
@@ -49,7 +49,7 @@ class EngineChildren:
     def launch(
         self, attempt: Path, settings: EngineSettings, changes: Changes, module: str = ENGINE, nodes: int = 1
     ) -> Launch:
-        """Write the settings of an attempt and return how it is started; of several machines this machine's part."""
+        """Write the settings of an attempt and return how it is started; with several machines, this machine's part."""
         changed = replace(settings, **{name: value for name, value in changes.items() if name in _SETTINGS})
         write_record(attempt, changed)
         is_alone = changed.processes * nodes == 1
@@ -78,7 +78,7 @@ class EngineChildren:
             now = time.monotonic()
             self._stepping_since = self._stepping_since or now
             if now - self._stepping_since >= _TRAINED_SECONDS:
-                self._stepping_since = float("inf")  # once an attempt
+                self._stepping_since = float("inf")  # once per attempt
                 self.warm_up()
 
 

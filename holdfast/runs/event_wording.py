@@ -185,7 +185,7 @@ def full_disk_text(saved_step: int | None) -> str:
 
 
 def forecast_text(event: ev.ForecastMade) -> str:
-    """How long it will take, how much memory it will need, and what that rests on."""
+    """How long it will take, how much memory it will need, and what that is based on."""
     text = f"{human_seconds(event.seconds)} left"
     text += f", up to {human_bytes(event.peak_bytes)} of memory" if event.peak_bytes else ""
     text += f" and {human_bytes(event.card_peak_bytes)} of GPU memory" if event.card_peak_bytes else ""

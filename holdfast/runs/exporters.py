@@ -26,7 +26,7 @@ from holdfast.core.settings import EngineSettings
 from holdfast.runs.state import RunState, read_state
 from holdfast.runs.wording import base_model, data_path, headline, run_title
 
-# The settings that an exported script reads, under these names in capitals.
+# The settings that an exported script reads, by these names in capitals.
 SCRIPT_SETTINGS = (
     *("seed", "epochs", "max_steps", "batch_size", "lr", "weight_decay", "warmup_ratio", "schedule", "max_grad_norm"),
     *("pool_batches", "eval_steps", "keep", "options", "device", "precision", "threads", "micro_tokens"),
@@ -196,7 +196,7 @@ def _take_model(plan: RunPlan | None, settings: EngineSettings, target: Path) ->
             place = target / path.relative_to(source)
             place.parent.mkdir(parents=True, exist_ok=True)
             try:
-                os.link(path.resolve(), place)  # saves a copy of gigabytes
+                os.link(path.resolve(), place)  # avoids a copy of several gigabytes
             except OSError:
                 shutil.copyfile(path, place)
     return 'HERE / "base"'

@@ -111,7 +111,7 @@ def _task_of(folder: Path) -> str:
 
 
 def _has_weights(folder: Path) -> bool:
-    """Two levels at most: the path may be a home folder, or the root of the file system."""
+    """At most two levels: the path may be a home folder, or the root of the file system."""
     try:
         return any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "*/*.safetensors"))
     except OSError:  # such as in /proc

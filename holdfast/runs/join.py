@@ -1,4 +1,4 @@
-"""Joins the run of several machines that one of them has begun: the same command on each, in a folder they share.
+"""Joins a run on several machines that one of them has started: the same command on each, in a shared folder.
 
 Leaves: request.json of the first machine, nodes/NAME/request.json of each.
 """
@@ -34,7 +34,7 @@ _LONGEST_NAME = 200  # in bytes: file systems take 255
 
 
 def join_folder(request: CommandRequest, folder: Path | None) -> Path:
-    """Make the folder of a command's run on several machines, or join the one that another machine has begun there."""
+    """Make the folder of a command's run on several machines, or join the run that is already there."""
     if folder is None:
         raise RequestError(
             "--nodes needs --run FOLDER",
@@ -65,20 +65,20 @@ def _join(request: Request, folder: Path, where: str, data_sha256: str = "") -> 
         _be_first(mine / REQUEST, folder / REQUEST)
     except OSError as error:
         raise cannot_write(
-            folder, error, set_to(where.lstrip("-"), placeholder="FOLDER", note="on storage that all machines share")
+            folder, error, set_to(where.lstrip("-"), placeholder="FOLDER", note="on storage shared by all machines")
         ) from error
     _require_same(request, data_sha256, folder, where)
     return folder.resolve()
 
 
 def has_finished(run: Path) -> bool:
-    """Whether a run that is to be joined is already over, as when a batch system starts its job again."""
+    """Whether the run to join has already finished, as when a batch system restarts its job."""
     result = read_record(run, Result)
     return result is not None and result.state == "finished"
 
 
 def _be_first(mine: Path, first: Path) -> None:
-    """Make this machine's request the run's, unless another machine was first; a link is all or nothing."""
+    """Publish this machine's request as the run's, unless another machine was first; creating a link is atomic."""
     try:
         os.link(mine, first)
     except FileExistsError:
@@ -119,7 +119,7 @@ def _require_same(request: Request, data_sha256: str, folder: Path, where: str) 
         if here != there:
             raise _differs(name, _called(name, kind), there, here, "run the same command on every machine")
     if (there := read_data_sha256(folder)) != data_sha256:
-        advice = "put the same data on every machine, or on storage that all share"
+        advice = "put the same data on every machine, or on shared storage"
         raise _differs("data", "the content of the data (its SHA-256)", there, data_sha256, advice)
 
 

@@ -21,7 +21,7 @@ from holdfast.hazards.diagnose import diagnose
 from holdfast.supervisor.attempt import NOTHING
 from holdfast.supervisor.outcome import newest_beat
 
-_ECHOES = {"nccl-timeout", "rank-stuck"}  # what ranks report that waited for another
+_ECHOES = {"nccl-timeout", "rank-stuck"}  # what ranks report that were waiting for another rank
 _ECHO = re.compile(
     r"Connection (?:closed|reset|refused)|Broken pipe|ChildFailedError|SignalException|Socket Timeout"
     r"|DistNetworkError|DistStoreError|RendezvousConnectionError|RendezvousTimeoutError|failed to recv"
@@ -41,10 +41,10 @@ class NodePart:
     """One machine's part of an attempt, as far as it is known."""
 
     node: str
-    outcome: Outcome | None = None  # None: it has not reported any more
+    outcome: Outcome | None = None  # None if it stopped reporting
     evidence: Evidence = Evidence()
     silent_seconds: float = 0.0
-    is_restarted: bool = False  # another supervisor reports for this machine by now
+    is_restarted: bool = False  # another supervisor now reports for this machine
 
     @property
     def has_failed(self) -> bool:
@@ -63,7 +63,7 @@ class JointAttempt:
     leaving: tuple[str, ...] = ()  # machines that were asked to stop
     meeting: MeetingPlace = MeetingPlace()
     is_stopped: bool = False  # by a person
-    is_lost: bool = False  # another machine leads the run by now
+    is_lost: bool = False  # another machine now leads the run
 
 
 def judge(joint: JointAttempt, outcome: Outcome, diagnosis: Diagnosis) -> tuple[Outcome, Diagnosis]:
@@ -107,7 +107,7 @@ def find_culprit(parts: Sequence[NodePart]) -> NodePart | None:
 
 
 def told_by(part: NodePart, number: int) -> tuple[Outcome, Diagnosis]:
-    """How the attempt ended, by the part that is to blame, which is named."""
+    """How the attempt ended, according to the part that caused it, which is named."""
     if part.outcome is None:
         lost = Interruption(
             kind="supervisor_restarted" if part.is_restarted else "not_heard_from",

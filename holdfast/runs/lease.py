@@ -45,11 +45,11 @@ HELD_BY_OTHER = 75  # exit code of a supervisor that was refused; sysexits calls
 N = TypeVar("N", bound=SupervisorNotice)
 
 _LOOK_SECONDS = 0.2
-_ALL_PROCESSES = 0xEFFFFFFC  # what Linux calls the processes of the whole machine
+_ALL_PROCESSES = 0xEFFFFFFC  # the name on Linux of the PID namespace of the whole machine
 
 
 class AlreadyHeld(RequestError):
-    """Another supervisor has this run."""
+    """Another supervisor leads this run."""
 
 
 class LostLease(AlreadyHeld):
@@ -63,7 +63,7 @@ class Heartbeat(Generic[N]):
         self._writer, self.notice = NoticeWriter(path), notice
         self._lock, self._is_closed = threading.RLock(), threading.Event()
         self._trouble, self._reported = "", ""  # why nothing can be written at the moment; what was reported of it
-        # When the last write that came through was begun.
+        # When the last successful write began.
         self._written = read_clocks().boot_seconds if since is None else since
         self._write()
         threading.Thread(target=self._keep_beating, name="holdfast-beat", daemon=True).start()
@@ -94,8 +94,8 @@ class Heartbeat(Generic[N]):
                     self._write_if_possible()
 
     def _write_if_possible(self) -> None:
-        # The time when the write was begun, not when it was done: a write that hangs may come through only after
-        # another machine has counted the silence as the end of the lease.
+        # When the write began, not when it ended: a write that hangs may succeed only after another machine has taken
+        # the silence for the end of the lease.
         begun = read_clocks().boot_seconds
         try:
             self._renew(begun - self._written)
@@ -105,7 +105,7 @@ class Heartbeat(Generic[N]):
             self._trouble = f"{error.strerror or error} ({self._writer.path})"
 
     def _renew(self, silent_seconds: float) -> None:
-        """What has to be done first after a silence."""
+        """What must be done first after a silence."""
 
     def _write(self) -> None:
         self._writer.write(self.notice)
@@ -119,11 +119,11 @@ class Lease(Heartbeat[LeaseNotice]):
         super().__init__(_notice_of(folder, number), describe_self(LeaseNotice, state="held"), since)
 
     def close(self, **fields: Any) -> None:
-        """Give the run back."""
+        """Release the run."""
         super().close(state="released", **fields)
 
     def require(self) -> None:
-        """Refuse to continue with a run that another machine leads by now; the storage is asked again."""
+        """Refuse to continue if another machine now leads the run; the storage is read again."""
         self.say()
         if self.is_lost:
             raise LostLease(
@@ -209,7 +209,7 @@ def machine_id() -> str:
 
 
 def is_here(notice: SupervisorNotice) -> bool:
-    """True when a living process of this very machine wrote a notice."""
+    """True when a living process of this machine wrote a notice."""
     found = find_member(notice.pid) if _is_of_this_start(notice) else None
     return found is not None and not found.is_gone and found.start_ticks == notice.start_ticks
 
@@ -244,7 +244,7 @@ def _hardware_id() -> str:
 
 
 def _processes_id() -> int | None:
-    """Names, on Linux, the processes that can be seen from here."""
+    """On Linux, identifies the PID namespace of this process."""
     with contextlib.suppress(OSError):
         return os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116  (a name of the kernel, no file of ours)
     return None
@@ -263,7 +263,7 @@ def _wait_until_free(run: Path, seen: Seen[LeaseNotice], report: EventSink, is_s
                 found=f"pid {notice.pid} on {notice.node}",
                 try_next=(f"holdfast watch {run}", f"holdfast stop {run}"),
             )
-        # A folder without a notice: its maker was killed in between, or has only just made it.
+        # A folder without a notice: its creator was killed before writing it, or has only just created the folder.
         silent_seconds = seen.still_seconds if notice else time.monotonic() - begun
         limit = notice.lease_seconds if notice else lease_seconds()
         leader = notice.node if notice else "another machine"

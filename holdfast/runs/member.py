@@ -42,7 +42,7 @@ _SAY_SECONDS = 60.0
 
 
 def lead_or_follow(lead: Callable[[], Result], join: Callable[[], Result | None], *, nodes: int) -> Result:
-    """Bring a run of several machines to its end: lead it if no machine does, otherwise follow the leader."""
+    """Bring a run on several machines to its end: lead it if no machine does, otherwise follow the leader."""
     while True:
         try:
             return lead()
@@ -90,7 +90,7 @@ class _Member:
         self._report = RunEvents(folder, *listeners)
         self._notice = Heartbeat(folder / NOTICE, describe_self(MemberNotice, state="here"))
         self._has_asked = False  # to leave
-        self._done = max((int(attempt.name) for attempt in begun), default=0)  # the newest that this machine began
+        self._done = max((int(attempt.name) for attempt in begun), default=0)  # the newest that it started
 
     def run(self) -> Result | None:
         """Follow until the end."""
@@ -122,7 +122,7 @@ class _Member:
             time.sleep(_LOOK_SECONDS)
 
     def leave(self) -> None:
-        """Say that this machine has left."""
+        """Report that this machine has left."""
         self._notice.close(state="left")
 
     @property
@@ -141,7 +141,7 @@ class _Member:
             self._report(trouble)
 
     def _end_what_it_led(self) -> None:
-        """End what this machine left of attempts that it led: the new leader cannot see processes of this machine."""
+        """End what is left of attempts that this machine led: the new leader cannot see its processes."""
         for attempt in attempt_folders(self._run):
             if (attempt / OUTCOME).exists():
                 end_tree(attempt, None)
@@ -192,7 +192,7 @@ class _Member:
         self._notice.say(attempt=number, outcome=outcome)
 
     def called_off(self, number: int, part_stop: StopRequest) -> CallOff:
-        """What the leader says about the attempt that runs; passes stop requests on, both ways."""
+        """What the leader says about the running attempt; passes stop requests on in both directions."""
         self._look()
         if self._is_alone:
             return "end"

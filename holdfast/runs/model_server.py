@@ -1,4 +1,5 @@
-"""A finished model kept loaded in a child process, for questions one at a time; this process never imports torch.
+"""Keeps a finished model loaded in a child process and asks it one question at a time; this process never imports
+torch.
 
 The two speak JSON lines over pipes. The child's other output goes to a separate file, so no pipe must be drained; its
 last lines are in the error if it dies.
@@ -25,7 +26,7 @@ from holdfast.logs.exits import exit_status
 from holdfast.runs.finished_model import FinishedModel, find_model
 from holdfast.runs.observation_wording import observation_text
 
-_LOAD_SECONDS = 300.0  # torch alone took 70 s on a machine with other work
+_LOAD_SECONDS = 300.0  # importing torch alone took 70 s on a busy machine
 _SHOWN_CHARACTERS = 600
 _CHUNK_BYTES = 65_536
 _LONGEST_ANSWER_BYTES = 4_000_000

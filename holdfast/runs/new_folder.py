@@ -10,7 +10,7 @@ from holdfast.core.disk_space import cannot_write
 from holdfast.core.errors import RequestError, set_to
 from holdfast.core.runfolder import REQUEST
 
-RUNS = "runs"  # where run folders go when none is named
+RUNS = "runs"  # where run folders are created unless one is named
 
 
 @contextmanager

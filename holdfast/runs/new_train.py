@@ -44,7 +44,7 @@ def with_local_data(request: TrainRequest, on_progress: Progress = no_progress) 
 
 
 def start_train(request: TrainRequest) -> Path:
-    """Make the folder of a new run with the request in it; of several machines the later ones join the first."""
+    """Make the folder of a new run with the request in it; with several machines, later ones join the first."""
     request = with_preset(_from_earlier(request))
     _require_data(request)
     require_trackers(request.report_to)
@@ -57,7 +57,7 @@ def discard(run: Path) -> None:
         return
     if not (run / NODES).is_dir():
         shutil.rmtree(run, ignore_errors=True)
-    elif not read_leader(run):  # the other machines still read there how it ended; another request may use the folder
+    elif not read_leader(run):  # the other machines still read how the run ended
         for name in (REQUEST, PLAN, PROOF, FORECAST):
             (run / name).unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
 """Who supervises a run and which machines belong to it; works on any of these machines.
 
-For a process on this machine the system says whether it is alive. For one on another machine only changes of its notice
-do, so a single look cannot know. `MachineWatch` never waits and trusts a notice until it stops changing;
+For a process on this machine the system says whether it is alive. For one on another machine, only changes of its
+notice show that, so a single read cannot tell. `MachineWatch` never waits and trusts a notice until it stops changing;
 `read_leader` looks again until it knows, which may take a few seconds.
 
 Reads: leases/, nodes/*/notice, beats of the newest attempt.
@@ -38,7 +38,7 @@ class _LastLook:
 
 
 class MachineWatch:
-    """The machines of one run, looked at again and again without waiting."""
+    """The machines of one run, read repeatedly without waiting."""
 
     def __init__(self, run: Path):
         self._run = run
@@ -77,7 +77,7 @@ class MachineWatch:
         return "left" if notice and notice.said.is_over else "silent"
 
     def _living(self, path: Path) -> SupervisorNotice | None:
-        """What a notice says, unless its writer is known to be gone."""
+        """The content of a notice, unless its writer is known to be gone."""
         notice = read_notice(path, SupervisorNotice)
         if notice is None or notice.said.is_over or is_here_and_gone(notice.said):
             return None
@@ -93,7 +93,7 @@ class MachineWatch:
 
 
 def read_leader(run: Path) -> SupervisorNotice | None:
-    """What the supervisor that leads a run says of itself; takes up to six seconds to know about another machine."""
+    """The notice of the supervisor that leads a run; takes up to six seconds if that is on another machine."""
     watch = MachineWatch(run)
     while True:
         leader = watch.leader()

@@ -252,7 +252,7 @@ def observation_text(seen: ob.Observation, *, node: str = "") -> str:
         case ob.ProcessExit():
             return _process_exit(seen, node)
         case ob.FailedExits():
-            return f"{plural(seen.count, 'process')} ended in failure in all"
+            return f"{plural(seen.count, 'process')} failed in total"
         case ob.KilledExternally():
             return _killed_externally(seen, node)
         case ob.Blindness():
@@ -465,7 +465,7 @@ def _limits(limit_bytes: int | None, peak_bytes: int | None) -> str:
 
 
 def process_text(process: ob.LeftProcess) -> str:
-    """A process that outlived its attempt, and what holds it where it could not be ended."""
+    """A process that outlived its attempt and, if it could not be ended, why."""
     who = f"pid {process.pid}" + (f" ({process.name})" if process.name else "")
     match process.held_by:
         case "frozen_cgroup":

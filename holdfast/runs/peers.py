@@ -2,7 +2,7 @@
 
 The machines communicate through two kinds of notices on shared storage, each with one writer: the leader's lease says
 which attempt runs, on which machines, and when it is called off; `nodes/NAME/notice` of each other machine says that it
-is alive and how its part went. Nobody waits forever: a machine that is silent for the length of the lease is given up.
+is alive and how its part went. No machine waits forever: one that is silent for the length of the lease is given up.
 
 Reads: nodes/*/notice. Writes: the leader's notice.
 """
@@ -36,7 +36,7 @@ from holdfast.supervisor.collect import read_attempt_evidence
 from holdfast.supervisor.ladder import Changes
 
 _LOOK_SECONDS = 0.3
-_REPORT_SECONDS = 120.0  # for the parts of an attempt that was called off: evidence, a last checkpoint, an end
+_REPORT_SECONDS = 120.0  # time for the parts of a canceled attempt to collect evidence, save and end
 _SAY_FIRST_SECONDS, _SAY_SECONDS = 2.0, 30.0
 
 
@@ -52,7 +52,7 @@ class Peers:
         self._has_not_met = self._had_not_met = False  # the ranks of this attempt; of the one before
 
     def interrupting(self, stop: StopRequest) -> EventSink:
-        """A listener that takes Ctrl-C on another machine as if it had been here, while the run is planned."""
+        """A listener that treats Ctrl-C on another machine like one here, while the run is planned."""
 
         def hear(event: Event) -> None:
             self._look()
@@ -73,7 +73,7 @@ class Peers:
             if len(here) >= self._nodes - 1:
                 return True
             waited, missing = time.monotonic() - begun, self._nodes - 1 - len(here)
-            words = f"{1 + len(here)} of {self._nodes} machines are here ({', '.join((self._me, *here))})"
+            words = f"{1 + len(here)} of {self._nodes} machines have joined ({', '.join((self._me, *here))})"
             if waited > self._wait_seconds:
                 raise NotNow(
                     f"{plural(missing, 'machine')} of {self._nodes} did not join within {human_seconds(waited)}",
@@ -171,7 +171,7 @@ class Peers:
         outcome, diagnosis = judge(whole, outcome, diagnosis)
         if outcome.interruption and outcome.interruption.kind == "unreachable":
             self._has_not_met = True
-            if self._had_not_met:  # a second time in a row only a person can help, so the run stops
+            if self._had_not_met:  # the second time in a row, only a person can help, so the run stops
                 outcome = replace(outcome, exit_code=MachineError.exit_code, is_external=False)
         return outcome, diagnosis
 
@@ -192,7 +192,7 @@ class Peers:
             seen.look()
 
     def _pass_stop_on(self, stop: StopRequest) -> None:
-        """Tell all parts of the attempt when a stop is requested, here or on another machine."""
+        """Inform all parts of the attempt when a stop is requested, here or on another machine."""
         self._hear_interrupt(stop)
         leaving = [node for node in self._call.nodes if self._notice(node).asks]
         wanted = max(stop.count, 1 if leaving else 0)
@@ -202,7 +202,7 @@ class Peers:
             self._lease.say(end="stop", signal=self._call.signal, stops=wanted)
 
     def _hear_interrupt(self, stop: StopRequest) -> None:
-        """Take Ctrl-C on another machine as if it had been here; any other signal only asks that machine to leave."""
+        """Treat Ctrl-C on another machine like one here; any other signal only asks that machine to leave."""
         asked = (seen.said.asks for seen in self._seen.values() if seen.said and seen.has_moved)
         if not stop.is_asked and signal.SIGINT in asked:
             stop.ask(signal.SIGINT)
@@ -220,7 +220,7 @@ class Peers:
         return is_over or self._seen[node].still_seconds > lease_seconds()
 
     def _is_restarted(self, node: str) -> bool:
-        """True when another process speaks for a machine than at the call: it knows nothing of the attempt."""
+        """True if a new process now reports for a machine: it knows nothing of the attempt."""
         return self._notice(node).writer != self._call.writers[node]
 
     def _notice(self, node: str) -> MemberNotice:
@@ -248,7 +248,7 @@ class Peers:
 class _Call:
     number: int = 0
     nodes: tuple[str, ...] = ()  # the others
-    writers: dict[str, tuple[object, ...]] = field(default_factory=dict)  # who spoke for each of them then
+    writers: dict[str, tuple[object, ...]] = field(default_factory=dict)  # which process reported for each of them then
     leaving: list[str] = field(default_factory=list)
     meeting: MeetingPlace = MeetingPlace()
     stops: int = 0  # how often a stop was asked for, and by which signal

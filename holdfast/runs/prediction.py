@@ -1,7 +1,7 @@
 """Uses a finished model from the shell: texts or a file go in; labels, answers or passages come out.
 
-The model runs in a child process (`python -m holdfast.engine.predict`); this one never imports torch. The two talk
-through a folder of files, so a crash of the child is an error here, with the last lines it wrote.
+The model runs in a child process (`python -m holdfast.engine.predict`); this one never imports torch. The two
+communicate through a folder of files, so a crash of the child is an error here, with the last lines it wrote.
 """
 
 import json
@@ -31,7 +31,7 @@ _SHOWN_LINES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A row as it was given, and the part of it that the model gets."""
+    """A row as given, and the part of it that the model gets."""
 
     given: Row
     asked: Row = field(default_factory=dict)
@@ -103,7 +103,7 @@ def _why(job: Path, code: int) -> HoldfastError:
             try_next=[install("train")],
         )
     from holdfast.hazards.diagnose import diagnose
-    from holdfast.logs.log_text import read_evidence  # slow to import, and mostly not needed
+    from holdfast.logs.log_text import read_evidence  # slow to import, and rarely needed
 
     diagnosis = diagnose(read_evidence("\n".join(lines), str(code)))
     is_named = diagnosis.slug != "unknown"

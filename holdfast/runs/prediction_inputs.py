@@ -108,7 +108,7 @@ class PredictionInputs:
         if found or len(columns) == 1:
             return (found or columns[0],)
         raise RequestError(
-            "the column with the texts is not clear",
+            "no column is clearly the one with the texts",
             found=f"columns: {', '.join(columns) or 'none'}",
             try_next=("--text-column NAME",),
         )

@@ -1,4 +1,4 @@
-"""Names a process so that it cannot be mistaken for a later one with the same pid, also in a file."""
+"""Identifies a process, also in a file, so that a later one with the same pid is not mistaken for it."""
 
 import signal
 import socket
@@ -50,7 +50,7 @@ def kill_run(run: Path, supervisor_pid: int) -> None:
     ticks = start_ticks_of(supervisor_pid)
     supervisor = Identity(supervisor_pid, ticks) if ticks is not None else None
     if supervisor:
-        send(supervisor, signal.SIGSTOP)  # or it would report the death of its child as a failure
+        send(supervisor, signal.SIGSTOP)  # otherwise it would report the death of its child as a failure
     for attempt in [child.parent for child in run.rglob(CHILD)]:
         for member in find_members(attempt, read_root(attempt)):
             send(member.identity, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What a person reads about a proof and a forecast: one function for each value."""
+"""The sentences about a proof and a forecast, one function for each value."""
 
 import time
 from collections.abc import Mapping

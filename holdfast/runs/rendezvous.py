@@ -1,4 +1,4 @@
-"""Gives the ranks of each attempt their own rendezvous, so that a late rank of an earlier attempt finds nobody.
+"""Gives the ranks of each attempt their own rendezvous, so that a late rank of an earlier attempt cannot join.
 
 `torchrun` takes every option that is not on its command line from a variable PET_<OPTION>. A rendezvous id on the
 command line takes precedence, so the attempt is added to it there. A command defines the rendezvous of its ranks
@@ -23,7 +23,7 @@ def with_rendezvous(launch: Launch, meeting: MeetingPlace, number: int) -> Launc
     if launch.is_of_ranks:
         place = {"MASTER_ADDR": meeting.host, "MASTER_PORT": meeting.port, "NODE_RANK": number}
         environment |= {f"PET_{name}": str(value) for name, value in place.items()}
-        # Otherwise gloo takes the network of the host name, which the other machines may not reach.
+        # Otherwise gloo uses the network of the host name, which the other machines may not reach.
         if network := network_towards(meeting.host):
             environment.setdefault("GLOO_SOCKET_IFNAME", network)
     return replace(launch, command=rename(launch.command, meeting.name), environment=environment)

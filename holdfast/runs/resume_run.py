@@ -34,7 +34,7 @@ def command_of(run: Path) -> RunSpec:
 
 
 def ask_for(run: Path, given: Mapping[str, object]) -> None:
-    """Change settings of a training run that what it learns does not depend on, such as the number of processes."""
+    """Change settings that do not affect what a training run learns, such as the number of processes."""
     options = " ".join(f"--{name} {value}" for name, value in given.items())
     request = require_request(run)
     if not isinstance(request, TrainRequest):
@@ -45,7 +45,7 @@ def ask_for(run: Path, given: Mapping[str, object]) -> None:
     checked = make_request({"data": "-", "out": str(run), **given})
     wanted: dict[str, Any] = {name: getattr(checked, name) for name in given}
     if _has(request, wanted):
-        return  # as before, or another machine has asked for the same
+        return  # same as before, or another machine has requested the same
     if leader := read_leader(run):
         raise RequestError(
             f"{run} is running, with supervisor {leader.pid} on {leader.node}",
@@ -58,7 +58,7 @@ def ask_for(run: Path, given: Mapping[str, object]) -> None:
             found=" ".join(f"--{name} {getattr(now, name) or 1}" for name in wanted),
             try_next=(f"holdfast resume {run}, to join it",),
         )
-    # The step keeps its examples, however many processes share it from now on.
+    # Each step keeps its examples, however many processes share it from now on.
     step: dict[str, Any] = {"batch_size": requested_batch_size(request), **dict.fromkeys(BATCH_PARTS)}
     write_request(run, replace(request, **wanted, **step), data_sha256=read_data_sha256(run))
 
@@ -70,7 +70,7 @@ def _has(request: TrainRequest | CommandRequest, wanted: Mapping[str, object]) -
 def ask_to_stop(
     run: Path, *, at_once: bool, wait_seconds: float, say: Callable[[str], None] = lambda words: None
 ) -> str:
-    """Ask the run's supervisor to save and stop; `say` hears what is waited for. Returns what came of it."""
+    """Ask the run's supervisor to save and stop; `say` is called with what it waits for. Returns the result."""
     require_run(run)
     found = holder(run)
     if found is None and (leader := read_leader(run)):

@@ -1,4 +1,4 @@
-"""Builds HTML from values. Whatever is not `Html` is text and gets escaped, so data can never become markup."""
+"""Builds HTML from values. Anything that is not `Html` is text and is escaped, so data can never become markup."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -77,7 +77,7 @@ def section(title: str, *content: Content, id_: str) -> Html:
 
 
 def breakable(name: str) -> Html:
-    """A long name that may be broken after its underscores, hyphens and slashes."""
+    """A long name that may break after underscores, hyphens and slashes."""
     return Html(
         "".join(part + ("<wbr>" if part and part in "_-/" else "") for part in re.split("([_/-])", escape(name)))
     )

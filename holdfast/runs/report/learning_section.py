@@ -22,7 +22,7 @@ def learning_section(state: RunState) -> Html:
 
 
 def loss_chart(state: RunState) -> Html:
-    """The loss of each step, a line through it, and that of the evaluations."""
+    """The loss of each step, a smoothed line, and the loss of the evaluations."""
     points: list[Point] = [(step, loss) for step, loss in state.curves.losses()]
     held_out = _points(state, "loss")
     series = []

@@ -1,4 +1,4 @@
-"""The plan with its reasons, the timings it was chosen by, the forecast, and the machine."""
+"""The plan with its reasons, the timings behind it, the forecast, and the machine."""
 
 import dataclasses
 import json
@@ -66,12 +66,12 @@ def forecast_section(state: RunState) -> Html:
 
 
 def machine_section(state: RunState) -> Html:
-    """What the machine was."""
+    """The machine that was used."""
     entries = [
         tag("div", tag("dt", name), tag("dd", value))
         for name, value in _machine(state.records.machine or MachineFacts())
     ]
-    reported = {one.slug: one for one in state.history if isinstance(one, FindingReported)}  # again when it is resumed
+    reported = {one.slug: one for one in state.history if isinstance(one, FindingReported)}  # a resume reports again
     findings = [
         tag("li", tag("b", f"{one.severity}: "), one.title or one.slug, f" ({one.seen})" if one.seen else "")
         for one in reported.values()

@@ -18,7 +18,7 @@ INTERVALS = (
 )
 
 _SHOWN_CASES, _MORE_CASES = 8, 32
-_LARGEST_TABLE = 16  # labels; a larger matrix is drawn, and its worst cells are listed
+_LARGEST_TABLE = 16  # labels; a larger matrix is drawn as an image, with its worst cells listed
 _WORST = 15
 _DRAWN = 600
 

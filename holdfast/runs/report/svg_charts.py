@@ -11,8 +11,8 @@ from holdfast.runs.report.html import Content, Html, details, join, table, tag
 
 Point = tuple[float, float]
 
-_SIZE = 1000  # of the drawing, in units of its own, both ways
-_MOST_POINTS = 500  # of one line: more than a screen can show
+_SIZE = 1000  # width and height of the drawing, in its own units
+_MOST_POINTS = 500  # points of one line: more than a screen can show
 _SHOWN_ROWS = 12  # of the numbers below a chart
 
 
@@ -28,7 +28,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """What a chart says, and how its axes read."""
+    """The content of a chart and its axes."""
 
     title: str
     about: str  # one sentence for screen readers
@@ -82,7 +82,7 @@ def line_chart(chart: Chart) -> Html:
 
 
 def bar_chart(title: str, about: str, bars: Sequence[tuple[str, float]], x_name: str) -> Html:
-    """Upright bars side by side, as of a histogram: each with the name of its range."""
+    """Vertical bars, as in a histogram, each with the name of its range."""
     if not bars:
         return Html("")
     highest = max(value for _, value in bars) or 1
@@ -140,7 +140,7 @@ def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def smoothed(points: Sequence[Point], weight: float = 0.95) -> list[Point]:
-    """A line through noise: each value with a fading share of those before it."""
+    """A smoothed line: each value is averaged with those before it, with fading weights."""
     weight = max(0.5, min(weight, 1 - 12 / max(12, len(points))))
     held, norm, found = 0.0, 0.0, []
     for x, y in points:
@@ -150,7 +150,7 @@ def smoothed(points: Sequence[Point], weight: float = 0.95) -> list[Point]:
 
 
 def thinned(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
-    """Fewer points that look the same: of each stretch the lowest and the highest."""
+    """Fewer points that look the same: the lowest and highest of each stretch."""
     if len(points) <= most:
         return list(points)
     size = math.ceil(len(points) / (most // 2))
@@ -167,7 +167,7 @@ def _line(series: Series, place: Callable[[float, float], Point]) -> Html:
     line = tag("path", d=path, class_=f"line {series.look}") if len(points) > 1 else None
     if not series.dots and line:
         return line
-    # A line of no length with round ends stays a circle however the drawing is stretched.
+    # A line of zero length with round ends stays a circle, however the drawing is stretched.
     dots = [
         tag("g", tag("title", f"{series.name}: {value:.4g} at {at:,g}"), _dot(x, y, series.look))
         for (x, y), (at, value) in zip(points, thinned(series.points), strict=True)
@@ -214,7 +214,7 @@ def _words(place: str, *content: Content) -> Html | None:
 
 
 def _x_word(word: str, place: float) -> Html:
-    """A word below the axis, which must not reach over its ends."""
+    """A label below the axis, which must not extend past its ends."""
     anchor, shift = ("start", -4) if place < 4 else ("end", 6) if place > 90 else ("middle", 0)
     return tag("text", word, x=f"{place:.1f}%", dx=shift, y="1.2em", text_anchor=anchor)
 
