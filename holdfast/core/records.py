@@ -438,7 +438,7 @@ class Result(Record, frozen=True, kw_only=True):
     state: RunEnd
     exit_code: int = 0
     error: ErrorRecord | None = None  # why no attempt could begin
-    has_left: bool = False  # this machine left a run of several, which continues when enough machines are here
+    has_left: bool = False  # this machine left a run of several, which continues when enough machines have joined
     attempts: int = 0
     seconds: float = 0.0  # of all attempts, including those under earlier supervisors; without waiting for machines
     child_exit_code: int | None = None

@@ -267,7 +267,7 @@ def headline(state: RunState, *, with_cause: bool = True) -> str:
         case "failed":
             return _failed(state, with_cause)
         case "stopped" if state.records.result and state.records.result.has_left:
-            return "This machine left the run, which continues when enough machines are here."
+            return "This machine left the run, which continues when enough machines have joined."
         case "stopped" if state.records.result:
             return sentence(f"stopped {_where(state)}")
         case "stopped" if not state.records.request:

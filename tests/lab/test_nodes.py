@@ -140,7 +140,7 @@ def test_missing_machine_is_reported_after_waiting(together):
     machine = together.start("a")
     assert machine.wait(LIMIT_SECONDS) == 3
     said = together.said("a")
-    assert "1 of 2 machines are here (a)" in said
+    assert "1 of 2 machines have joined (a)" in said
     assert "1 machine of 2 did not join within" in said
     assert not (together.run / "attempts").exists()
 
@@ -179,7 +179,7 @@ def test_stop_on_leader_stops_all_and_commands_resume(together, machine, number)
 def test_ctrl_c_before_all_are_there_ends_those_that_wait(together):
     together.nodes = 3
     together.start_both()
-    together.wait_until(lambda: "2 of 3 machines are here (a, b)" in together.said("a"), "b was not seen")
+    together.wait_until(lambda: "2 of 3 machines have joined (a, b)" in together.said("a"), "b was not seen")
     together.machines["b"].send_signal(signal.SIGINT)
     assert together.finish().exit_code == 128 + signal.SIGINT
 

@@ -219,7 +219,7 @@ def test_every_observation_has_a_sentence(kind):
         ),
         (
             Interruption(kind="asked_to_leave", nodes=("b", "c")),
-            "b, c was asked to leave; the run continues when enough machines are here",
+            "b, c was asked to leave; the run continues when enough machines have joined",
         ),
         (Interruption(kind="ended_early", nodes=("b",)), "ended early on b"),
         (

@@ -100,7 +100,7 @@ def test_an_attempt_with_its_cause():
         (ev.AttemptStarted(number=3, reason=Reason(kind="killed_externally")),
          "attempt 3, same settings: the process was killed externally"),
         (ev.MachinesAwaited(present=["a"], wanted=2, seconds_left=9.0),
-         "1 of 2 machines are here (a); waiting for 1 more, giving up in 9.0 s"),
+         "1 of 2 machines have joined (a); waiting for 1 more, giving up in 9.0 s"),
     ],
 )  # fmt: skip
 def test_an_event_in_the_log(event: ev.Event, text: str):
