@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from holdfast.core.event_log import find_last
-from holdfast.core.events import ProcessesEnded, TrainingStopped
+from holdfast.core.event_log import find_last, read_events
+from holdfast.core.events import ProcessesEnded, SettingsRemembered, TrainingStopped
 from holdfast.core.runfolder import EVENTS, OUTPUT
 from holdfast.supervisor.members import find_members
 from tests.lab.supervised import SCRIPTS, finish, resume, start, supervise, wait_for_step, weights
@@ -192,7 +192,8 @@ def test_what_worked_is_remembered_and_said(tmp_path):
     second = supervise(tmp_path / "two", *command, "out", **fault)
     assert second.exit_code == 0, second.output
     assert [one.changes for one in second.outcomes] == [{"loader_workers": 0}]
-    assert "finished here before" in second.output
+    remembered = [event for event in read_events(second.run / EVENTS) if isinstance(event, SettingsRemembered)]
+    assert [event.changes for event in remembered] == [{"loader_workers": 0}]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.events import StageStarted
-from holdfast.core.records import Outcome, read_record
+from holdfast.core.event_log import read_events
+from holdfast.core.events import Resumed, StageStarted
+from holdfast.core.records import Outcome, Proof, read_record
 from holdfast.core.runfolder import EVENTS, NODES, NOTICE, OUTCOME, SETTINGS, attempt_folder, part_folder
 from holdfast.models.store import keep
 from holdfast.runs.cause_wording import cause_sentence
@@ -90,9 +91,9 @@ def pair(world, tmp_path) -> Iterator[Pair]:
 def test_two_machines_match_two_processes_bitwise(pair, alone):
     pair.train("--prove", "always")
     said = {name: finish(process) for name, process in pair.machines.items()}
-    assert "1 thread, 2 machines" in said["a"]
-    assert "on this machine alone" in said["a"]  # the proof
-    assert "a leads; waiting for its next attempt" in said["b"]
+    assert "2 machines" in said["a"]
+    proof = read_record(pair.run, Proof)
+    assert proof.longest.is_one_machine
     assert weights(pair.run) == alone
     result = json.loads((pair.run / "result.json").read_text())
     assert (result["state"], result["attempts"], result["metrics"]["test"]["accuracy"]) == ("finished", 1, 1.0)
@@ -106,11 +107,10 @@ def test_remotely_killed_rank_is_named_and_weights_identical(pair, alone):
     rank = pair.rank_of_b(40)
     os.kill(rank, signal.SIGKILL)
     said = {name: finish(process) for name, process in pair.machines.items()}
-    assert "attempt 1 failed at step" in said["a"]
     cause = read_record(attempt_folder(pair.run, 1), Outcome).cause
     assert (cause.node, cause.exit.signal) == ("b", "SIGKILL")
     assert f"rank 1 on b (pid {rank})" in cause_sentence(cause)
-    assert "resumed from step" in said["b"]
+    assert any(isinstance(event, Resumed) for event in read_events(attempt_folder(pair.run, 2) / EVENTS))
     assert weights(pair.run) == alone
 
 
@@ -167,8 +167,6 @@ def test_lost_leader_is_replaced_with_its_own_model(pair, world, tmp_path, alone
     fetch("a", "cache-of-the-next-a")
     pair.train(*words, on=("a",))
     said = {name: finish(process) for name, process in pair.machines.items()}
-    assert "trying to take over" in said["b"]
-    assert "b leads" in said["a"]
     last = attempt_folder(pair.run, 2)
     models = [read_artifact(part / SETTINGS)["model"] for part in (last, part_folder(last, "a"))]
     assert [Path(model).is_relative_to(pair.caches[name]) for name, model in zip("ba", models, strict=True)] == [

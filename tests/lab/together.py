@@ -13,14 +13,17 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+from holdfast.core.event_log import read_events
+from holdfast.core.events import Event
 from holdfast.core.heartbeat import read_beat
 from holdfast.core.notice import read_notice
 from holdfast.core.records import LeaseNotice
-from holdfast.core.runfolder import LEASES, NOTICE, attempt_folder, part_folder
+from holdfast.core.runfolder import EVENTS, LEASES, NODES, NOTICE, attempt_folder, part_folder
 from holdfast.runs.lease import newest_lease
 from tests.lab.supervised import LIMIT_SECONDS, SCRIPTS, Supervised, hear_ctrl_c, weights
 
 Found = TypeVar("Found")
+Reported = TypeVar("Reported", bound=Event)
 LEASE_SECONDS = 8
 
 
@@ -105,6 +108,11 @@ class Together:
         """What one machine's supervisor has printed."""
         path = self.folder / f"{name}.out"
         return path.read_text(errors="replace") if path.exists() else ""
+
+    def reported(self, kind: type[Reported]) -> list[Reported]:
+        """The events of one kind that any machine has reported."""
+        files = (self.run / EVENTS, *sorted((self.run / NODES).glob(f"*/{EVENTS}")))
+        return [event for file in files for event in read_events(file) if isinstance(event, kind)]
 
     def rank_of(self, name: str, step: int, attempt: int = 1) -> int:
         """Wait until a machine's rank has done that many steps; give its pid."""

@@ -13,6 +13,7 @@ from holdfast.core.observations import Activity, LeftProcess, TreeVerdict, Verdi
 from holdfast.core.records import CommandRequest
 from holdfast.core.runfolder import EVENTS, OUTPUT, attempt_folder
 from holdfast.core.scores import ModelMetrics, SplitMetrics
+from holdfast.runs.event_wording import full_disk_text
 from holdfast.runs.state import AttemptState, Records, RunState, fold
 
 HUNG = AttemptState(
@@ -95,11 +96,11 @@ def test_a_full_disk_is_reported_once_per_checkpoint(view, tmp_path, capsys):
     for event in (ev.CheckpointSaved(step=6), full, full):
         log.write(event)
     view(ev.DiskFull())
-    assert capsys.readouterr().out.count("disk full; last checkpoint: step 6") == 1
+    assert capsys.readouterr().out.count(full_disk_text(6)) == 1
     for event in (ev.CheckpointSaved(step=20), full):
         log.write(event)
     view(ev.Ticked())
-    assert capsys.readouterr().out.count("disk full; last checkpoint: step 20") == 1
+    assert capsys.readouterr().out.count(full_disk_text(20)) == 1
 
 
 def test_quick_work_is_not_shown(clock, capsys):
