@@ -106,7 +106,8 @@ def test_remotely_killed_rank_is_named_and_weights_identical(pair, alone):
     pair.train("--prove", "never")
     rank = pair.rank_of_b(40)
     os.kill(rank, signal.SIGKILL)
-    said = {name: finish(process) for name, process in pair.machines.items()}
+    for process in pair.machines.values():
+        finish(process)
     cause = read_record(attempt_folder(pair.run, 1), Outcome).cause
     assert (cause.node, cause.exit.signal) == ("b", "SIGKILL")
     assert f"rank 1 on b (pid {rank})" in cause_sentence(cause)
@@ -166,7 +167,8 @@ def test_lost_leader_is_replaced_with_its_own_model(pair, world, tmp_path, alone
     wait_until(lambda: newest_lease(pair.run) > lease, pair.machines["b"])
     fetch("a", "cache-of-the-next-a")
     pair.train(*words, on=("a",))
-    said = {name: finish(process) for name, process in pair.machines.items()}
+    for process in pair.machines.values():
+        finish(process)
     last = attempt_folder(pair.run, 2)
     models = [read_artifact(part / SETTINGS)["model"] for part in (last, part_folder(last, "a"))]
     assert [Path(model).is_relative_to(pair.caches[name]) for name, model in zip("ba", models, strict=True)] == [
