@@ -100,7 +100,7 @@ def scores_text(
     metrics: Mapping[str, object], intervals: Mapping[str, tuple[float, float]] = {}, spread: Mapping[str, float] = {}
 ) -> str:
     """The metrics that say most, the first with its interval: "accuracy 92% (95% CI 90.2 to 93.8%), macro F1 91%"."""
-    shown = list(shown_scores(metrics).items())[:_SHOWN_SCORES]
+    shown = [one for one in shown_scores(metrics).items() if one[0] in ORDER][:_SHOWN_SCORES]
     texts = [f"{metric_name(name)} {metric_value(name, value)}" for name, value in shown]
     if shown and spread and (off := spread.get(shown[0][0])) is not None:
         off_text = f"{100 * off:.1f}" if is_share(shown[0][0]) else f"{off:.3g}"
