@@ -72,7 +72,7 @@ def test_silencing_variable_is_reported():
     assert invitation("openmp-duplicate", variables=(kmp("FALSE", "works"),)) is None
 
 
-def test_a_protobuf_clash_blocks_where_transformers_meets_it_by_itself():
+def test_protobuf_clash_blocks_when_transformers_imports_both():
     clash = NativeConflict(
         runtime="protobuf",
         first="pyarrow 21.0.0",
@@ -100,7 +100,7 @@ def test_numpy_2_blocks_only_with_old_torch():
     assert invitation("numpy-abi", distributions={"numpy": "1.26.4", "torch": "2.2.2"}) is None
 
 
-def test_a_torchvision_of_another_torch_is_seen():
+def test_torchvision_for_another_torch_is_detected():
     assert invitation("native-lib-missing", distributions={"torch": "2.13.0", "torchvision": "0.28.0"}) is None
     assert invitation("native-lib-missing", distributions={"torch": "2.0.1", "torchvision": "0.15.2"}) is None
     invited = invitation("native-lib-missing", distributions={"torch": "2.14.0+cu130", "torchvision": "0.28.0+cu129"})

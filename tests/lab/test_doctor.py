@@ -74,7 +74,7 @@ def test_hanging_child_is_killed_at_the_limit(fault):
     assert not [command for command in commands if "device_trial" in command and command.endswith(" 2.0")]
 
 
-def test_a_child_that_hangs_while_torch_loads_says_where(fault):
+def test_hang_while_loading_torch_is_located(fault):
     env = fault(
         """
         import sys, time

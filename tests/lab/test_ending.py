@@ -102,7 +102,7 @@ def test_process_ignoring_the_stop_is_killed_after_grace(tmp_path):
     assert ended.left == ()
 
 
-def test_a_stopped_one_is_woken_and_may_still_save(tmp_path):
+def test_stopped_process_is_continued_so_that_it_can_save(tmp_path):
     child = start(tmp_path / "01", POLITE)
     os.kill(child.pid, signal.SIGSTOP)
     until(lambda: find_member(child.pid).state == "T")
@@ -201,7 +201,7 @@ def test_a_pid_that_was_used_again_is_left_alone(tmp_path):
         stranger.wait()
 
 
-def test_a_neighbour_of_the_supervisor_is_left_alone(tmp_path):
+def test_unrelated_process_of_the_supervisor_is_left_alone(tmp_path):
     neighbour = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(300)"])
     try:
         child = start(tmp_path / "01", DEAF)
@@ -287,7 +287,7 @@ def test_frozen_cgroup_is_reported(tmp_path):
         group.rmdir()
 
 
-def test_a_command_that_does_not_exist_is_the_requests_fault(tmp_path):
+def test_missing_command_is_a_request_error(tmp_path):
     with pytest.raises(RequestError, match="no command named 'pyton'"):
         start_child(Launch(("pyton", "train.py"), tmp_path, {"PATH": os.environ["PATH"]}, tmp_path / "01"))
     assert not (tmp_path / "01").exists()

@@ -127,7 +127,7 @@ def test_given_up_wait_is_named(tmp_path, script, slug, target):
 
 @linux_only
 @pytest.mark.parametrize("script", ["ask_hub.py", pytest.param("ask_server.py", marks=pytest.mark.full)])
-def test_a_server_that_never_answers_is_named_with_its_address(tmp_path, script):
+def test_unresponsive_server_is_named_with_its_address(tmp_path, script):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         endpoint = f"http://127.0.0.1:{port}"
@@ -153,7 +153,7 @@ def test_a_kill_from_outside_is_not_taken_for_memory(tmp_path, number):
         assert diagnosis.because[0] == KilledExternally(signal=number.name)
 
 
-def test_a_question_fails_at_once_and_is_named(tmp_path):
+def test_prompt_for_input_fails_immediately(tmp_path):
     outcome, diagnosis = attempt(tmp_path / "01", "asks_user.py")
     assert diagnosis.slug == "input-empty"
     assert outcome.outcome == "died"

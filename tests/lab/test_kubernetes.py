@@ -47,7 +47,7 @@ def test_its_parts_fit_each_other(objects):
 
 
 @pytest.mark.full
-def test_what_its_pods_run_finishes(objects, tmp_path):
+def test_kubernetes_pods_finish_the_run(objects, tmp_path):
     """The pods' own words, with a folder here as the volume, loopback as the network and ranks.py as the script."""
     container = objects["Job"]["spec"]["template"]["spec"]["containers"][0]
     with socket.socket() as free:

@@ -118,7 +118,7 @@ def test_killed_remote_supervisor_is_missed_and_may_return(together, finished_ro
 
 
 @pytest.mark.full
-def test_the_leader_killed_the_other_machine_leads_after_the_lease(together, finished_row):
+def test_other_machine_leads_after_the_leader_is_killed(together, finished_row):
     together.variables["PAUSE"] = "0.1"
     together.start_both()
     together.rank_of("a", 15)

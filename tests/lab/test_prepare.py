@@ -203,7 +203,7 @@ class TestCommand:
         assert (done.returncode, done.stdout) == (2, b"")
         assert done.stderr.startswith(b"error: a.csv has no rows")
 
-    def test_it_stays_light(self, tmp_path):
+    def test_command_line_imports_stay_light(self, tmp_path):
         code = (
             "import sys; sys.argv[0] = 'holdfast'\nfrom holdfast.cli import main\n"
             "try:\n    main()\n"

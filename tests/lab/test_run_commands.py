@@ -52,7 +52,7 @@ def test_loop_with_own_checkpoints_has_identical_weights(tmp_path, unbroken, lab
     assert same
 
 
-def test_the_supervisor_killed_at_random_moments_the_run_is_resumed(tmp_path, unbroken, lab_row):
+def test_run_survives_supervisor_kills_at_random_moments(tmp_path, unbroken, lab_row):
     run, draws = tmp_path / "run", random.Random(4)
     process = start(run, *LOOP, tmp_path / "out", options=RESUMES, PAUSE="0.02")
     for attempt in (1, 2, 3):
@@ -184,7 +184,7 @@ def test_detached_run_outlives_its_starter(tmp_path):
 
 
 @pytest.mark.full
-def test_what_worked_is_remembered_and_said(tmp_path):
+def test_remembered_settings_are_reported(tmp_path):
     command = (sys.executable, SCRIPTS / "hf_tiny.py")
     fault = {"FAULT": "loader deadlock", "WORKERS": "2"}
     first = supervise(tmp_path / "one", *command, "out", **fault)

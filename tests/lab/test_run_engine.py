@@ -93,7 +93,7 @@ def cases():
 
 
 @pytest.mark.parametrize(("name", "phase", "task"), list(cases()))
-def test_struck_in_any_phase_it_ends_with_the_same_weights(tmp_path, unbroken, lab_row, name, phase, task):
+def test_fault_in_any_phase_keeps_the_weights(tmp_path, unbroken, lab_row, name, phase, task):
     run = tmp_path / "run"
     wanted = unbroken.weights(task)
     strike = f"{name}:{phase}:{20 if phase == 'step' else 0}"

@@ -85,7 +85,7 @@ def report(lab_row, fault: str, name: str, done: Supervised, wanted: str, output
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV], ids=lambda number: number.name)
-def test_struck_in_the_middle_it_ends_with_the_same_weights(tmp_path, lab_row, framework, number):
+def test_fault_in_mid_epoch_keeps_the_weights(tmp_path, lab_row, framework, number):
     wanted, run = unbroken(framework, tmp_path), tmp_path / "run"
     process = start(run, *FRAMEWORKS[framework].command(tmp_path, tmp_path / "out"), **VARIABLES)
     os.kill(wait_for_step(run, 18), number)

@@ -80,7 +80,7 @@ def test_deliberate_exit_shows_the_programs_message(tmp_path, name, said):
         ((".",), 1, "can't find '__main__' module"),
     ],
 )
-def test_a_program_that_is_not_there_has_decided_nothing(tmp_path, words, code, said):
+def test_missing_program_is_not_a_deliberate_exit(tmp_path, words, code, said):
     ended = supervise(tmp_path / "run", PYTHON, *words)
     assert (ended.exit_code, len(ended.outcomes)) == (code, 1)
     assert ended.outcomes[0].diagnosis == "program-missing"

@@ -106,7 +106,7 @@ def test_faulty_rank_is_named_and_weights_are_identical(tmp_path, parts, unbroke
 
 
 @pytest.mark.full
-def test_killed_for_memory_they_become_one_process(tmp_path, parts, small_memory):
+def test_memory_kills_reduce_to_one_process(tmp_path, parts, small_memory):
     run = tmp_path / "run"
     made = job(run, parts)
 

@@ -125,7 +125,7 @@ def test_model_comes_from_hub_then_cache(model, tmp_path):
 
 
 @pytest.mark.parametrize(("manner", "code", "words"), [("missing", 2, "there is no model"), ("gated", 2, "is gated")])
-def test_a_model_that_cannot_be_had_is_a_wrong_request(model, tmp_path, manner, code, words):
+def test_unavailable_model_is_a_request_error(model, tmp_path, manner, code, words):
     with hub(model, manner) as endpoint:
         found = get(endpoint, tmp_path, "models", "get", "org/tiny")
     assert found.returncode == code, found.stderr

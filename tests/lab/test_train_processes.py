@@ -125,7 +125,7 @@ def test_resume_after_killed_supervisor_takes_any_number(world, unbroken, tmp_pa
 
 
 @pytest.mark.parametrize("how", ["ctrl-c", "stop"])
-def test_asked_to_stop_they_save_together_and_leave_nothing(world, unbroken, tmp_path, how):
+def test_stop_request_makes_ranks_save_together(world, unbroken, tmp_path, how):
     run = tmp_path / "run"
     process = train_two(world, run)
     wait_until(lambda: steps_done(run) >= 20, process)
@@ -142,7 +142,7 @@ def test_asked_to_stop_they_save_together_and_leave_nothing(world, unbroken, tmp
     assert weights(run) == weights(unbroken)
 
 
-def test_a_number_that_is_refused_is_forgotten(world, tmp_path):
+def test_refused_setting_is_not_kept(world, tmp_path):
     run = tmp_path / "run"
     process = train_two(world, run)
     wait_until(lambda: steps_done(run) >= 10, process)

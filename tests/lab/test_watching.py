@@ -142,7 +142,7 @@ def test_a_stopped_process_is_noticed_within_seconds(stuck):
     assert sample.noticed_after_seconds < AT_ONCE_SECONDS
 
 
-def test_the_worker_that_holds_the_others_up_is_named(stuck):
+def test_worker_blocking_the_others_is_named(stuck):
     assert stuck["loader_lock"].last.verdict.main.stuck.command == "pt_data_worker"
 
 

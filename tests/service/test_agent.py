@@ -136,7 +136,7 @@ def test_second_model_with_same_name_is_the_next_version(stage, tmp_path):
     assert TrainedModel.objects.get(job=second.run()).version == 2
 
 
-def test_a_supervisor_that_died_is_followed_by_another(stage):
+def test_dead_supervisor_is_replaced(stage):
     stage.acts = [lambda agent: -9, lambda agent: 1, stage.ends("finished")]
     assert stage.run().state == "finished"
     assert stage.played == 3
@@ -149,7 +149,7 @@ def test_dying_supervisors_are_given_up_with_their_output(stage):
     assert "KeyError: 'x'" in job.sentence
 
 
-def test_a_failed_run_says_why(stage):
+def test_failed_run_shows_the_cause(stage):
     stage.acts = [stage.ends("failed", 4)]
     job = stage.run()
     assert job.state == "failed"
@@ -198,7 +198,7 @@ def test_only_the_phase_of_a_running_attempt_is_copied(stage):
     assert (row()["phase"], row()["step"]) == ("", 2)
 
 
-def test_a_wish_to_stop_ends_in_stopped(stage):
+def test_stop_request_ends_in_stopped(stage):
     def stop(agent):
         agent._stop("stop")
         return stage.ends("stopped", 143)(agent)
@@ -207,7 +207,7 @@ def test_a_wish_to_stop_ends_in_stopped(stage):
     assert stage.run().state == "stopped"
 
 
-def test_a_wish_before_the_start_stops_it_too(stage):
+def test_stop_before_the_start_is_honored(stage):
     leases.ask_stop(stage.job)
     assert stage.run().state == "stopped"
     assert stage.played == 0
@@ -232,7 +232,7 @@ def test_run_finishing_during_handback_is_finished(stage):
     assert stage.run().state == "finished"
 
 
-def test_who_lost_the_claim_writes_nothing(stage):
+def test_agent_without_claim_writes_nothing(stage):
     other = uuid.uuid4()
 
     def lose(agent):
@@ -318,7 +318,7 @@ def test_page_copy_is_not_resumed_while_the_store_is_down(stage, away):
     assert len(away) == 3, "only what an agent worked on here is"
 
 
-def test_who_lost_the_claim_sends_nothing_any_more(stage, away):
+def test_agent_without_claim_uploads_nothing(stage, away):
     def lose(agent):
         agent._stop("lost")
         return 0
@@ -350,7 +350,7 @@ def test_a_log_that_cannot_be_written_ends_nothing(stage, monkeypatch):
     assert stage.run().state == "finished"
 
 
-def test_a_refusal_does_not_say_where_the_service_keeps_things(stage, tmp_path, monkeypatch):
+def test_refusal_hides_server_paths(stage, tmp_path, monkeypatch):
     def refuse(job):
         raise RequestError(f"there is no {tmp_path}/data.csv", found=str(tmp_path), try_next=(f"look at {tmp_path}/x",))
 

@@ -62,7 +62,7 @@ def test_lists_are_filtered(world, ada, query, names):
     assert [item["name"] for item in ada.get(f"/api/jobs?{query}").json()["items"]] == names
 
 
-def test_a_list_takes_a_few_queries_however_long_it_is(world, ada, django_assert_max_num_queries):
+def test_long_list_needs_few_queries(world, ada, django_assert_max_num_queries):
     for number in range(30):
         Job.objects.create(owner=world.ada, team=world.team, name=f"run {number}", worker=world.worker)
     with django_assert_max_num_queries(5):
@@ -144,7 +144,7 @@ def test_invalid_body_is_refused_with_the_error_shape(ada, body, status):
         ("get", "/api/jobs/1/attempts/1/files/settings.json", 404),
     ],
 )
-def test_addresses_that_are_wrong_answer_in_the_one_shape(ada, method, path, status):
+def test_wrong_addresses_return_the_common_error_shape(ada, method, path, status):
     response = getattr(ada, method)(path)
     assert response.status_code == status, response.content
     assert response.json()["error"]["what"]
@@ -162,7 +162,7 @@ def test_attempts_come_with_their_causes_and_what_was_tried(world, ada):
     assert "loop.py" in stack["text"]
 
 
-def test_events_are_given_from_where_the_last_answer_ended(world, ada):
+def test_events_continue_from_the_last_response(world, ada):
     path = f"/api/jobs/{world.job.pk}/events?attempt=2"
     first = ada.get(path).json()
     assert [event["event"] for event in first["items"]] == ["step_done"] * 4 + ["evaluated"]

@@ -47,7 +47,7 @@ def shown_json(text):
 
 @pytest.mark.parametrize(("command", "answer"), EXAMPLES, ids=[asked(command)[1] for command, _ in EXAMPLES])
 @pytest.mark.django_db(reset_sequences=True, transaction=True)
-def test_an_example_answers_what_the_page_shows(world, command, answer):
+def test_api_example_returns_what_the_page_shows(world, command, answer):
     method, path, bodies, fields = asked(command)
     client = world.client("ada")
     if fields:

@@ -43,7 +43,7 @@ HUGE = (b"content-length", str(10**12).encode())
         ("/api/datasets/../jobs", "made-up token", [(b"content-length", b"-5")], [1], 200),
     ],
 )
-def test_a_body_is_bounded_before_anybody_reads_it(world, path, shown, more, sizes, status):
+def test_body_size_is_limited_before_reading(world, path, shown, more, sizes, status):
     assert sent_to(world, path, shown, more, sizes)[0]["status"] == status
 
 

@@ -57,7 +57,7 @@ def test_data_pages_need_a_login(world):
         assert answer["Location"].startswith("/login?next=/"), page
 
 
-def test_a_stranger_gets_404_and_changes_nothing(world, as_person):
+def test_unauthorized_user_gets_404_and_changes_nothing(world, as_person):
     eve = as_person("eve")
     dataset, model = world.dataset.pk, world.model.pk
     for page in (f"/datasets/{dataset}", f"/datasets/{dataset}/live", f"/models/{model}", f"/models/{model}/delete"):

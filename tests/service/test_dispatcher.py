@@ -61,7 +61,7 @@ def test_it_takes_as_many_jobs_as_it_has_slots(started, worker):
     assert len(started) == 2
 
 
-def test_a_successor_counts_the_agents_that_live_on(started, worker):
+def test_new_dispatcher_counts_surviving_agents(started, worker):
     queue(3)
     Dispatcher(worker).tick()
     Dispatcher(workers.register(2, "box")).tick()
@@ -126,7 +126,7 @@ def test_with_no_slots_nothing_is_taken(started):
     assert states() == ["queued"]
 
 
-def test_who_leaves_takes_nothing_more(started, worker):
+def test_leaving_worker_claims_no_more_jobs(started, worker):
     queue(1)
     dispatcher = Dispatcher(worker)
     dispatcher._leave()

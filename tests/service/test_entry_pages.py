@@ -13,7 +13,7 @@ from holdfast.service.jobs.models import ApiToken, Hook, OneTimeLink, Secret
 from tests.service.world import HUB_TOKEN, PASSWORD
 
 
-def test_a_link_lets_in_once_and_asks_for_a_password(world):
+def test_login_link_works_once_and_asks_for_a_password(world):
     link, client = make_link(world.bob), Client(enforce_csrf_checks=True)
     for _ in range(2):  # a preview of the link, then its owner
         shown = client.get(link)

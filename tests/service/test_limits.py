@@ -65,7 +65,7 @@ def test_password_spraying_is_rate_limited(ada):
     assert tries("ada", RIGHT) is None
 
 
-def test_one_name_is_not_guessed_at_from_many_addresses_either(ada, client):
+def test_login_guessing_from_many_addresses_is_limited(ada, client):
     for number in range(limits.TRIES_OF_NAME):
         assert tries("ada", "wrong", f"192.0.2.{number}") is None
         tries("bob", "wrong", f"192.0.2.{number}")
@@ -85,7 +85,7 @@ def test_the_login_page_of_the_admin_is_limited_as_well(ada, client):
     assert "_auth_user_id" not in client.session
 
 
-def test_a_household_with_many_ipv6_addresses_counts_as_one():
+def test_ipv6_prefix_counts_as_one_client():
     requests = [RequestFactory(REMOTE_ADDR=f"2001:db8:1:2::{number}").get("/") for number in (1, 99)]
     assert limits.address_of(requests[0]) == limits.address_of(requests[1]) == "2001:db8:1:2::/64"
 

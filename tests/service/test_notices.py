@@ -90,7 +90,7 @@ def test_a_finish_arrives_signed_at_the_address(ada, job, ear, local):
     assert send_due() == 0, "it is sent once"
 
 
-def test_a_test_arrives_without_a_run(ada, ear, local, mailoutbox):
+def test_test_message_is_delivered_without_a_run(ada, ear, local, mailoutbox):
     assert send_test(make_hook(ada, "webhook", ear.url)).arrived
     assert json.loads(ear.heard[0][2])["event"] == "test"
     assert send_test(make_hook(ada, "email", "ada@example.org")).arrived
@@ -125,7 +125,7 @@ def test_same_event_is_reported_once(ada, job, ear, local):
     assert file_notices(job, "failed") == 1
 
 
-def test_people_hear_only_of_what_they_asked_for(ada, job, local):
+def test_hooks_receive_only_requested_events(ada, job, local):
     make_hook(ada, "webhook", "https://example.org/", on_trouble=False)
     make_hook(ada, "email", "ada@example.org", on_finish=False)
     file_notices(job, "finished")
@@ -149,7 +149,7 @@ def test_failing_webhook_backs_off_and_is_given_up(ada, job, ear, local):
     assert "500" in Notice.objects.get().said
 
 
-def test_a_receiver_that_comes_back_gets_it(ada, job, ear, local):
+def test_notice_is_delivered_when_the_receiver_returns(ada, job, ear, local):
     make_hook(ada, "webhook", ear.url)
     file_notices(job, "finished")
     ear.answers = [503, 302]
@@ -232,7 +232,7 @@ def test_two_senders_send_once(ada, job, ear, local):
         *("http://example.org:0/", "http://example.org:99999/", "http://exämple.org/", "http://[::1/", ""),
     ],
 )
-def test_an_address_that_may_not_be_reached_is_refused(ada, address):
+def test_forbidden_address_is_refused(ada, address):
     with pytest.raises(RequestError):
         make_hook(ada, "webhook", address)
 

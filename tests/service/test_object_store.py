@@ -197,7 +197,7 @@ def refused(settings, url):
     return caught.value
 
 
-def test_an_address_that_cannot_work_is_refused_with_what_can(settings, keys, tmp_path):
+def test_unusable_address_is_refused_with_alternatives(settings, keys, tmp_path):
     error = refused(settings, "bucket/folder")
     assert "HOLDFAST_STORE=bucket/folder" in str(error)
     assert "HOLDFAST_STORE=s3://BUCKET/FOLDER" in error.try_next

@@ -75,7 +75,7 @@ def test_pending_upload_does_not_overwrite_newer_work(job, store, at):
     assert not list(this_home().agents.glob("*.unsent"))
 
 
-def test_one_thing_that_cannot_be_sent_holds_up_no_other(job, store, at, data, tmp_path):
+def test_unsendable_item_does_not_block_others(job, store, at, data, tmp_path):
     unsent._sent_datasets.clear()
     (tmp_path / "store" / "datasets").rename(tmp_path / "away")
     (tmp_path / "store" / "datasets").write_text("a file is in the way")

@@ -90,7 +90,7 @@ def test_page_keeps_a_run_that_an_agent_downloads(job, store, at, monkeypatch):
     assert not (job.folder / remote_runs.SEEN).exists()
 
 
-def test_a_page_does_not_wait_for_what_another_one_brings(job, store, at):
+def test_page_does_not_wait_for_another_pages_download(job, store, at):
     send_all(store, job)
     at("page")
     with remote_runs._lock_of(job):

@@ -72,7 +72,7 @@ def test_checkpoint_damaged_in_the_store_is_skipped_and_reported(job, store, at,
     assert "checkpoints/step-000000005/weights.safetensors is damaged in the store" in said[0]
 
 
-def test_of_a_damaged_model_nothing_is_brought(job, store, at, tmp_path):
+def test_damaged_model_is_not_downloaded(job, store, at, tmp_path):
     finish(job)
     (model_folder(job.folder) / "0_part").mkdir()
     (model_folder(job.folder) / "0_part" / "words.txt").write_text("words")
@@ -85,7 +85,7 @@ def test_of_a_damaged_model_nothing_is_brought(job, store, at, tmp_path):
     assert not model_folder(job.folder).exists(), "weights without their words are no model"
 
 
-def test_a_checkpoint_is_sent_though_its_run_drops_it_meanwhile(job, store, monkeypatch):
+def test_checkpoint_is_uploaded_although_the_run_deletes_it(job, store, monkeypatch):
     checkpoint(job, 3)
     write, earlier = store.write, job.folder / "checkpoints" / "step-000000003"
 

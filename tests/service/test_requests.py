@@ -106,7 +106,7 @@ def test_a_dataset_that_is_not_ready_is_not_trained_on(people, dataset, state):
     assert ("an image" in caught.value.found) == (state == "refused")
 
 
-def test_a_team_takes_runs_of_its_members_only(people, dataset):
+def test_only_team_members_can_submit_team_runs(people, dataset):
     team = Group.objects.create(name="lab")
     with pytest.raises(RequestError):
         submit_run(people[0], {}, dataset=dataset, team=team)

@@ -35,7 +35,7 @@ def test_a_log_is_shown_without_secrets_and_terminal_codes(home, ada, page):
     assert "\x1b" not in page.get(f"/runs/{job.pk}").content.decode()
 
 
-def test_a_page_does_not_say_where_the_server_keeps_things(home, ada, page):
+def test_page_hides_server_paths(home, ada, page):
     job = make_job(ada, "finished")
     settings = {
         "task": "classify",

@@ -31,7 +31,7 @@ def written(monkeypatch):
 
 
 @pytest.mark.django_db
-def test_a_page_that_breaks_leaves_its_trace_in_the_log(written, monkeypatch):
+def test_page_errors_are_logged(written, monkeypatch):
     monkeypatch.setattr(entry, "owner_of_link", lambda token: 1 / 0)
     assert Client(raise_request_exception=False).get("/once/a").status_code == 500
     assert "ZeroDivisionError" in written.getvalue()

@@ -150,7 +150,7 @@ def test_damaged_archives(seed, kind):
 
 
 @given(name=st.text(max_size=300))
-def test_any_name(name):
+def test_any_file_name_is_accepted(name):
     kept = safe_name(name)
     assert kept
     assert kept == Path(kept).name

@@ -45,7 +45,7 @@ def test_file_named_like_a_module_is_never_executed(tmp_path):
         assert "problem" in found
 
 
-def test_a_bomb_ends_at_its_limit(tmp_path):
+def test_zip_bomb_is_stopped_at_the_limit(tmp_path):
     found, _ = survey(tmp_path, "bomb.csv.gz", gzip.compress(b"text,label\n" + b"x" * 60_000_000))
     assert found["state"] == "refused"
     assert "20.0 MB allowed" in found["problem"]["what"]
@@ -189,7 +189,7 @@ def tiny_run(tmp_path):
     return run
 
 
-def test_a_model_is_asked_twice_dies_and_is_asked_again(tiny_run):
+def test_model_server_is_restarted_after_it_dies(tiny_run):
     from holdfast.runs.model_server import open_model_server
 
     talk = open_model_server(tiny_run, PredictOptions(device="cpu", max_new_tokens=4))

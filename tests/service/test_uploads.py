@@ -229,7 +229,7 @@ class Lost:
         return -9
 
 
-def test_a_result_for_other_choices_is_not_taken(ada, monkeypatch):
+def test_result_for_other_choices_is_not_used(ada, monkeypatch):
     found = send(ada, ROWS)
     monkeypatch.setattr(datasets, "begin", lambda folder, key: Lost())
     waiting = datasets.choose(found, {"task": "causal"})
@@ -305,7 +305,7 @@ def test_an_administrator_may_give_to_every_team(ada):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_uploads_at_the_same_time_do_not_meet():
+def test_simultaneous_uploads_do_not_interfere():
     ada = User.objects.create_user("ada", password="a long password")
     problems = []
 
@@ -328,6 +328,6 @@ def test_uploads_at_the_same_time_do_not_meet():
     assert len({dataset.path.read_text() for dataset in found}) == len(found) == 6
 
 
-def test_the_same_content_twice_is_noticed(ada):
+def test_duplicate_content_is_noticed(ada):
     first, second = send(ada, ROWS), send(ada, ROWS)
     assert [twin.pk for twin in datasets.twins(second, ada)] == [first.pk]

@@ -142,7 +142,7 @@ def test_run_of_killed_agent_continues_under_another(site):
 
 
 @pytest.mark.full
-def test_a_killed_supervisor_is_followed_by_another(site):
+def test_killed_supervisor_is_replaced(site):
     site.worker()
     (job_id,) = site.submit(**LONG)
     site.wait_for_steps(job_id)

@@ -42,7 +42,7 @@ def test_formula_and_game_of_chance_agree(machines):
     assert abs(mean - useful_share(rate, 60.0, COSTS)) < 4 * error + 1e-9
 
 
-def test_a_run_that_fails_within_every_restart_comes_nowhere():
+def test_run_failing_after_each_restart_makes_no_progress():
     assert played_share(1.0, 60.0, Costs(save=0.0, write=0.0, restart=5.0), random.Random(0)) < 0.001
     assert useful_share(1.0, 60.0, Costs(save=0.0, write=0.0, restart=5.0)) < 0.001
 

@@ -82,7 +82,7 @@ def test_our_lines_start_on_a_line_of_their_own(view, tmp_path, capfdbinary):
     assert b"half a line\nholdfast: " in capfdbinary.readouterr().out
 
 
-def test_what_the_attempt_wrote_becomes_its_state(view, tmp_path):
+def test_attempt_events_become_its_state(view, tmp_path):
     log = EventLog(attempt_folder(tmp_path, 1) / EVENTS)
     log.write(ev.TrainingStarted(first_step=0, steps=9))
     log.write(ev.StepDone(step=0, loss=0.5))
@@ -110,7 +110,7 @@ def test_quick_work_is_not_shown(clock, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_pipe_gets_a_plain_line_now_and_then(clock, capsys):
+def test_pipe_gets_occasional_plain_lines(clock, capsys):
     shown = Screen()
     for _ in range(40):
         shown.working("loading torch")

@@ -26,7 +26,7 @@ def test_a_usage_error_shows_the_right_usage(words, said, monkeypatch, capsys):
     assert capsys.readouterr().err.startswith(said)
 
 
-def test_a_group_that_is_named_alone_shows_its_commands(monkeypatch, capsys):
+def test_command_group_alone_lists_its_commands(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["holdfast", "jobs"])
     with pytest.raises(SystemExit):
         main()

@@ -27,11 +27,11 @@ from holdfast.hazards import Case, all_hazards
         (r"(?!not this)really that", ("really",)),
     ],
 )
-def test_a_pattern_gives_the_words_it_cannot_match_without(pattern, words):
+def test_pattern_lists_its_required_words(pattern, words):
     assert needles(pattern) == words
 
 
-def test_a_broken_pattern_gives_no_words():
+def test_invalid_pattern_has_no_required_words():
     assert needles("(") == ()
 
 

@@ -19,7 +19,7 @@ def test_a_shorter_notice_leaves_nothing_of_a_longer_one(tmp_path):
     assert read_notice(tmp_path / "notice", dict).said == {"words": "short"}
 
 
-def test_a_writer_that_is_started_again_counts_on(tmp_path):
+def test_restarted_writer_continues_its_count(tmp_path):
     NoticeWriter(tmp_path / "notice").write({})
     NoticeWriter(tmp_path / "notice").write({})
     assert read_notice(tmp_path / "notice", dict).count == 2

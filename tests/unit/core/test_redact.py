@@ -49,7 +49,7 @@ def redactor() -> Redactor:
         ("run by marlene", "marlene"),
     ],
 )
-def test_it_is_gone(text, secret):
+def test_deleted_dataset_is_gone(text, secret):
     take = redactor()
     assert secret not in take(text)
     assert sum(take.removed.values()) >= 1
@@ -70,7 +70,7 @@ def test_it_is_gone(text, secret):
         "running as root on vm",
     ],
 )
-def test_what_explains_a_failure_stays(text):
+def test_failure_evidence_is_kept(text):
     assert redactor()(text) == text
 
 

@@ -8,7 +8,7 @@ import sys
 from holdfast.core.run_memory import RunMemory, key_of
 
 
-def test_what_worked_is_found_again_and_forgotten_on_demand(tmp_path):
+def test_remembered_settings_are_recalled_and_can_be_forgotten(tmp_path):
     memory = RunMemory(tmp_path, "this machine")
     key = key_of("command", "/home/user", "python", "train.py")
     assert memory.find(key) is None
@@ -19,7 +19,7 @@ def test_what_worked_is_found_again_and_forgotten_on_demand(tmp_path):
     assert memory.find(key) is None
 
 
-def test_what_other_libraries_proved_is_not_used_here(tmp_path):
+def test_proof_of_other_library_versions_is_not_reused(tmp_path):
     RunMemory(tmp_path, "torch 2.8").remember("key", "python train.py", {"threads": 1}, 3)
     assert RunMemory(tmp_path, "torch 2.9").find("key") is None
 

@@ -172,7 +172,7 @@ def test_batch_sizes_of_hugging_face_are_per_process():
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_names_known_settings_and_yields_to_given_ones(preset):
+def test_given_settings_override_the_preset(preset):
     assert PRESETS[preset].keys() <= SETTINGS.keys()
     made = with_preset(make_request({"data": "x", "preset": preset, "per_device_train_batch_size": 4, "epochs": 9}))
     assert (made.epochs, requested_batch_size(made)) == (9, 4)

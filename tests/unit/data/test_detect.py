@@ -157,7 +157,7 @@ class TestLabels:
         assert self.read(labels(" pos", "pos ", "neg")) == ["neg", "pos"]
         assert self.read(labels("😀", "😡")) == ["😀", "😡"]
 
-    def test_the_request_wins(self):
+    def test_requested_values_take_precedence(self):
         assert self.read(labels("a|b", "b"), multi_label=False) == ["a|b", "b"]
         assert self.read(labels("a", "b,c"), multi_label=True) == ["a", "b", "c"]
 

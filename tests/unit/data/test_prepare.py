@@ -302,7 +302,7 @@ class TestWholeOrAbsent:
         assert third.is_reused
 
     @pytest.mark.parametrize("change", [{"seed": 1}, {"options": PrepareOptions(max_length=20)}, {"rows": 81}])
-    def test_a_change_prepares_again(self, write, bert_folder, tmp_path, change):
+    def test_changed_settings_repeat_the_preparation(self, write, bert_folder, tmp_path, change):
         cache = tmp_path / "cache"
         _, first = prepared(write("a.csv", labelled(80)), bert_folder, tmp_path / "run", cache=cache)
         path = write("a.csv", labelled(change.pop("rows", 80)))
@@ -311,7 +311,7 @@ class TestWholeOrAbsent:
         assert second.manifest.fingerprint != first.manifest.fingerprint
         assert len(list(cache.iterdir())) == 2
 
-    def test_a_run_outlives_the_cache(self, write, bert_folder, tmp_path):
+    def test_run_survives_a_deleted_cache(self, write, bert_folder, tmp_path):
         prepared(write("a.csv", labelled(80)), bert_folder, tmp_path / "run", cache=tmp_path / "cache")
         for path in (tmp_path / "cache").rglob("*.*"):
             path.unlink()

@@ -232,7 +232,7 @@ class TestSavedDatasets:
         (tmp_path / "dict" / "dataset_dict.json").write_text('{"splits": ["test"]}')
         assert "test" in refused(tmp_path / "dict").found
 
-    def test_a_cut_file_is_refused(self, tmp_path):
+    def test_truncated_file_is_refused(self, tmp_path):
         self.save(tmp_path / "set", self.rows(60), FEATURES)
         path = tmp_path / "set" / "data-00000-of-00001.arrow"
         path.write_bytes(path.read_bytes()[:300])
@@ -302,7 +302,7 @@ class TestUrls:
         assert local_copy(moved).name == "set.zip"
         assert tmp_path / "cache" in local_copy(moved).parents
 
-    def test_a_cut_download_continues(self, served, monkeypatch):
+    def test_interrupted_download_continues(self, served, monkeypatch):
         monkeypatch.setattr("time.sleep", lambda seconds: None)
         content = csv_text(labelled(9000)).encode()
         assert surveyed(served("/big.csv", content, cut=100_000))["rows"] == 9000

@@ -84,7 +84,7 @@ def test_the_seed_decides(seed):
     assert cut(keys(500), [0] * 500, SHARES, seed) != cut(keys(500), [0] * 500, SHARES, seed + 1)
 
 
-def test_repeated_finds_what_comes_twice():
+def test_repeated_values_are_found():
     assert repeated([5, 1, 5, 2, 1, 3]) == {1, 5}
 
 

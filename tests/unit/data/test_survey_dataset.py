@@ -101,7 +101,7 @@ class TestFacts:
         assert (facts.splits["test"], facts.rows) == (7, 67)
         assert facts.splits["validation"] > 0
 
-    def test_a_column_that_says_the_split(self, write):
+    def test_column_can_name_the_split(self, write):
         rows = [(text, label, ("train", "train", "test")[at % 3]) for at, (text, label) in enumerate(labelled(60))]
         assert facts_of(write("a.csv", csv_text(rows, "text,label,split"))).splits["test"] == 20
 
@@ -461,7 +461,7 @@ class TestTextWithoutColumns:
     @pytest.mark.parametrize(
         ("name", "content"), [("a.csv", PROGRAM), ("b.csv", LOG), ("c.csv", PROSE), ("d.log", LOG)]
     )
-    def test_a_program_a_log_or_prose_is_not_a_table(self, tmp_path, name, content):
+    def test_program_log_or_prose_is_not_a_table(self, tmp_path, name, content):
         (tmp_path / name).write_text(content)
         with pytest.raises(RequestError, match=name) as refused:
             facts_of(tmp_path / name)
@@ -475,7 +475,7 @@ class TestTextWithoutColumns:
         facts = facts_of(tmp_path / "a.csv")
         assert (facts.task, facts.rows) == ("causal", 60)
 
-    def test_a_few_texts_are_a_corpus_only_on_request(self, write):
+    def test_few_texts_train_a_language_model_only_on_request(self, write):
         path = write("a.csv", 'text\n"one, and on"\n"two, and on"\n"three, and on"\n')
         with pytest.raises(RequestError, match="3 rows") as refused:
             facts_of(path)

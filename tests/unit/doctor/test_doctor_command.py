@@ -70,7 +70,7 @@ def test_trial_time_limit_must_be_a_number(machine):
     assert run("--device-timeout", "soon").exit_code == 2
 
 
-def test_a_folder_that_is_not_there_is_the_requests_fault(tmp_path):
+def test_missing_folder_is_a_request_error(tmp_path):
     result = run("--env", str(tmp_path / "missing"))
     assert isinstance(result.exception, RequestError)
     assert "missing" in result.exception.what

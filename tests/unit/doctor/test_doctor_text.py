@@ -71,7 +71,7 @@ def lines_of(facts, parts=SECTIONS, style=None):
     return [line for section in parts for line in render_section(section, facts, style or Style())]
 
 
-def test_a_mac_in_a_few_lines():
+def test_mac_is_summarized_in_a_few_lines():
     assert lines_of(MAC) == [
         "[ok] macOS 15.1, Apple M2 Pro, arm64",
         "[ok] Python 3.12.4 (CPython, Homebrew, Clang 16.0.0, in a virtual environment), "

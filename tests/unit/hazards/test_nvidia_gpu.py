@@ -97,7 +97,7 @@ def test_flash_attention_needs_a_newer_card():
         ("20.00 GiB", "0.50 GiB", "9.90 GiB", "cuda-oom"),  # more than the card has
     ],
 )
-def test_the_numbers_of_the_message_tell_whose_memory_it_is(tried, allocated, free, slug):
+def test_message_figures_show_whose_memory_ran_out(tried, allocated, free, slug):
     message = (
         f"RuntimeError: CUDA out of memory. Tried to allocate {tried} (GPU 0; 11.17 GiB total capacity; "
         f"{allocated} already allocated; {free} free; {allocated} reserved in total by PyTorch)"

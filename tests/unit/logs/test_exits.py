@@ -101,7 +101,7 @@ class TestEnd:
     def test_output_without_information_on_the_end(self, line):
         assert not read_evidence("starting\n" + line).exits
 
-    def test_what_the_caller_knows_comes_first(self):
+    def test_callers_knowledge_takes_precedence(self):
         assert read_evidence("zsh: killed  python x.py", "SIGSEGV").exits[0].signal == "SIGSEGV"
         assert read_evidence("zsh: killed  python x.py", "0").ended_well
         assert read_evidence("  exitcode  : -9 (pid: 178)", "1").has_signal("SIGKILL")

@@ -82,7 +82,7 @@ class TestBigLogs:
         assert evidence.errors.joined == "RuntimeError: boom"
         assert evidence.progress[-1].done == 8999
 
-    def test_a_pipe_that_gives_little_at_a_time(self):
+    def test_slow_pipe_is_read_completely(self):
         log = calm(5000) + TROUBLE + calm(5000)
         assert read_log_file(Pipe(log)).errors.joined == read(log).errors.joined == "RuntimeError: in the middle"
 

@@ -256,7 +256,7 @@ class TestTools:
         )
         assert functions(stack) == ["abort", "??"]
 
-    def test_the_kernels_view(self):
+    def test_kernel_view_of_a_process(self):
         (stack,) = stacks_of("[<0>] futex_wait_queue+0x5c/0x90\n[<0>] do_syscall_64+0x5b/0x80")
         assert functions(stack) == ["futex_wait_queue", "do_syscall_64"]
 

@@ -56,7 +56,7 @@ def test_nvidia_cards_are_read_with_memory_and_capability():
     assert not t4.has_bf16
 
 
-def test_a_card_that_hides_its_numbers_is_still_listed():
+def test_gpu_without_readable_figures_is_still_listed():
     (k80,) = gpu.read_nvidia_gpus(OLD_DRIVER_CARD)
     assert (k80.memory_bytes, k80.free_bytes, k80.capability, k80.has_bf16) == (11441 << 20, None, "", False)
     assert gpu.read_nvidia_gpus("No devices were found\n") == ()

@@ -39,7 +39,7 @@ def test_broken_probe_does_not_stop_the_others():
     )
 
 
-def test_a_probe_that_does_not_come_back_is_given_up():
+def test_hanging_probe_is_given_up():
     gate = threading.Event()
 
     def stuck():

@@ -38,7 +38,7 @@ def test_weights_are_downloaded_once_as_safetensors():
     assert "pytorch_model.bin" in wanted_files(files)
 
 
-def test_what_the_hub_raises_is_understood():
+def test_hub_errors_are_recognized():
     class GatedRepoError(Exception):
         pass
 

@@ -115,7 +115,7 @@ def test_a_forecast_says_how_many_cores_it_assumes(forecast):
     assert forecast(timed(12)).cores == 1.5
 
 
-def test_events_are_read_once_however_often_it_is_asked(forecast, tmp_path, monkeypatch):
+def test_events_are_read_only_once(forecast, tmp_path, monkeypatch):
     log, read = EventLog(attempt_folder(tmp_path, 1) / EVENTS), []
     hear, _ = forecaster(tmp_path)
     hear(AttemptStarted(number=1))

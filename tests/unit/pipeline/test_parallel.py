@@ -159,7 +159,7 @@ def test_sharding_saves_memory_only_with_many_processes():
         language_plan(replace(small, memory_bytes=7_500_000_000), processes=2, lora=False, batch_size=4)
 
 
-def test_what_fits_in_no_way_names_fewer_processes():
+def test_memory_error_suggests_fewer_processes():
     with pytest.raises(MachineError) as refused:
         plan(machine=replace(LAPTOP, memory_bytes=1_000_000_000, memory_free_bytes=1_000_000_000), processes=4)
     assert refused.value.action

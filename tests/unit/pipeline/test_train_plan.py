@@ -101,7 +101,7 @@ def test_a_card_that_agrees_is_used_in_bf16():
     assert (made.choices["device"].value, made.choices["precision"].value) == ("cuda", "bf16")
 
 
-def test_a_device_that_is_not_there_is_refused():
+def test_missing_device_is_refused():
     with pytest.raises(MachineError) as raised:
         plan(device="cuda")
     assert raised.value.setting == "device"
@@ -147,7 +147,7 @@ def test_class_weights_make_rare_classes_count_as_much():
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_fills_only_what_was_left_open(preset):
+def test_preset_fills_only_missing_settings(preset):
     filled = with_preset(make_request({"data": "x", "preset": preset, "epochs": 9}))
     assert filled.epochs == 9
     assert filled.lr == PRESETS[preset]["lr"]

@@ -26,7 +26,7 @@ def test_arrays_and_state_are_read_back(tmp_path, trees):
     assert [path.name for path in tmp_path.iterdir()] == ["step-7"]
 
 
-def test_a_save_replaces_an_older_one_and_its_rest(tmp_path, trees):
+def test_new_checkpoint_replaces_the_old_one_completely(tmp_path, trees):
     folder = tmp_path / "step-7"
     (tmp_path / "step-7.partial").mkdir()
     (tmp_path / "step-7.partial/rest").touch()

@@ -78,7 +78,7 @@ def test_a_hang_names_the_rank_that_holds_up_the_others(cause):
     assert "rank 1 (process 32): sleeps, and holds up the others; rank 0" in cause_sentence(found)
 
 
-def test_where_stacks_show_the_ranks_the_sentence_uses_them(cause):
+def test_cause_sentence_uses_rank_stacks(cause):
     place = CodePlace(file="train.py", line=7, function="load")
     stacks = (
         RankStack(rank=1, pid=32, place=place, holds_up=True),
@@ -125,7 +125,7 @@ def test_an_unknown_hang_says_why_it_was_given_up(cause):
     assert "the cause is unknown (sleeps; 91 s in phase step, where the limit is 90 s)" in cause_sentence(found)
 
 
-def test_a_crash_is_not_called_probable(cause):
+def test_crash_is_not_worded_as_probable(cause):
     found = cause(ExitStatus(signal="SIGSEGV"), QUIET)
     assert (found.slug, found.confidence) == ("segfault-other", "proven")
 

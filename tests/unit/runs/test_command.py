@@ -35,7 +35,7 @@ def test_seconds_out_of_range_are_refused(seconds):
 
 
 @pytest.mark.parametrize("command", [(), ("no-such-command",), (sys.executable, "absent.py"), ("./train.py",)])
-def test_what_cannot_be_started_is_refused_before_anything_is_made(command):
+def test_unstartable_request_is_refused_before_creating_files(command):
     with pytest.raises(RequestError):
         make_request(command)
     assert not Path("runs").exists()
@@ -80,7 +80,7 @@ def test_a_name_stays_under_runs(name):
         make_folder(CommandRequest(command=("true",), cwd="."), None, name)
 
 
-def test_a_place_that_cannot_be_written_is_the_machines_fault(monkeypatch):
+def test_unwritable_folder_is_a_machine_error(monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -112,7 +112,7 @@ def test_file_or_nonempty_folder_is_refused_as_run_folder(place):
     assert [path.name for path in Path("full").iterdir()] == ["notes.txt"]
 
 
-def test_a_folder_that_is_empty_is_taken():
+def test_empty_folder_is_used():
     Path("empty").mkdir()
     assert (make_folder(CommandRequest(command=("true",), cwd="."), Path("empty")) / REQUEST).exists()
 

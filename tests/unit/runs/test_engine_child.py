@@ -96,7 +96,7 @@ def test_spare_waits_only_for_a_single_process(tmp_path, made):
     assert made == ["made"]
 
 
-def test_a_variable_that_a_remedy_set_stays(tmp_path):
+def test_variable_set_by_a_remedy_is_kept(tmp_path):
     launch = EngineChildren(tmp_path).launch(
         tmp_path, engine_settings(processes=2, threads=4), {"OMP_NUM_THREADS": "1"}
     )

@@ -38,7 +38,7 @@ def test_machines_with_same_command_share_a_run(join):
 
 
 @pytest.mark.parametrize("option", ["--node-rank", "--node_rank", "--local-addr", "--machine_rank"])
-def test_which_machine_it_is_each_may_say_for_itself(join, option):
+def test_machine_name_can_be_overridden(join, option):
     join("a", option, "0", "train.py")
     join("b", f"{option}=1", "train.py")
 
@@ -67,7 +67,7 @@ def test_the_name_of_a_machine_stays_in_the_run(join, name):
         join(name, "train.py")
 
 
-def test_a_name_that_is_too_long_is_called_so(join):
+def test_too_long_name_is_reported(join):
     with pytest.raises(RequestError, match=r"the name of this machine, a{20}\.\.\., is too long") as refused:
         join("a" * 300, "train.py")
     assert "300 bytes" in refused.value.found
@@ -124,7 +124,7 @@ def test_data_may_be_a_folder(train, tmp_path):
     assert refused.value.setting == "data"
 
 
-def test_a_refused_request_leaves_room_for_another(train):
+def test_refused_request_can_be_followed_by_another(train):
     run = train("a")
     discard(run)
     assert (run / "nodes" / "a").is_dir()  # the others read their last words there
@@ -137,7 +137,7 @@ def test_machines_that_train_need_a_folder_to_meet(train):
     assert refused.value.setting == "out"
 
 
-def test_a_folder_that_cannot_be_meant_is_refused(join, tmp_path):
+def test_unlikely_folder_is_refused(join, tmp_path):
     with pytest.raises(RequestError, match="--nodes needs --run"):
         join("a", folder=None)
     (tmp_path / "full").mkdir()

@@ -74,7 +74,7 @@ def test_equal_evidence_blames_deterministically():
     assert find_culprit(parts) is find_culprit(parts[::-1]) is parts[1]
 
 
-def test_no_one_is_blamed_without_a_failure():
+def test_no_machine_is_blamed_without_a_failure():
     assert find_culprit([part("finished"), part("interrupted"), part("stopped")]) is None
 
 

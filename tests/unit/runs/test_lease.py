@@ -126,7 +126,7 @@ def test_slowly_created_lease_may_already_be_lost(tmp_path, clock, monkeypatch):
     lease.close()
 
 
-def test_one_who_must_know_asks_the_storage(tmp_path, clock):
+def test_leader_check_reads_the_storage(tmp_path, clock):
     lease = take_lease(tmp_path)
     lease.require()
     (tmp_path / LEASES / "000002").mkdir()

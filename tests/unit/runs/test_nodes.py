@@ -65,7 +65,7 @@ def test_both_machines_are_shown_with_their_steps(run):
     assert [(node.name, node.state, node.step) for node in nodes] == [("a", "leads", 31), ("b", "takes part", 30)]
 
 
-def test_a_waiting_run_knows_which_machines_are_here(run):
+def test_waiting_run_lists_the_machines_that_joined(run):
     log, waiting = EventLog(run / EVENTS), ev.MachinesAwaited(present=["a"], wanted=2, seconds_left=60.0)
     log.write(ev.StageStarted(stage="prove"))
     log.write(waiting)
@@ -155,7 +155,7 @@ def test_a_page_does_not_wait_for_another_machine(run, monkeypatch):
     assert (reader.read().is_supervised, reader.is_sure) == (False, True)
 
 
-def test_who_said_goodbye_has_left(run):
+def test_released_lease_counts_as_left(run):
     say(run, f"{NODES}/b", node="b", state="left")
     with hold(run):
         pass

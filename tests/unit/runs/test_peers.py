@@ -51,7 +51,7 @@ def other(tmp_path, monkeypatch) -> Other:
     ("here", "there", "whole"),
     [(signal.SIGTERM, None, "stopped"), (None, signal.SIGINT, "stopped"), (None, signal.SIGTERM, "interrupted")],
 )
-def test_a_stop_is_heard_while_only_another_part_still_runs(tmp_path, other, here, there, whole, ends_as):
+def test_stop_is_noticed_while_only_another_part_runs(tmp_path, other, here, there, whole, ends_as):
     lease, stop = take_lease(tmp_path), StopRequest()
     peers = Peers(tmp_path, 2, lease)
     assert peers.gather(other, stop)

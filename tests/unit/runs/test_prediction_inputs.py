@@ -105,7 +105,7 @@ def test_rows_without_text_are_skipped_but_kept(tmp_path):
     assert asking.empty_rows == 2
 
 
-def test_a_conversation_is_asked_without_its_last_answer(tmp_path):
+def test_prompt_leaves_out_the_last_answer(tmp_path):
     file = tmp_path / "new.jsonl"
     turns = [
         {"role": "system", "content": "s"},

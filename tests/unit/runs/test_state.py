@@ -63,7 +63,7 @@ def test_a_later_attempt_continues_from_its_checkpoint():
     assert [attempt.outcome for attempt in state.attempts] == ["died", "running"]
 
 
-def test_an_attempt_that_loads_is_where_the_one_before_was():
+def test_loading_attempt_keeps_the_previous_step():
     state = fold([STARTED, TRAINING, step(40, 1.0), ev.AttemptStarted(number=2)])
     assert (state.step, state.steps) == (41, 100)
 
@@ -153,7 +153,7 @@ def test_an_ended_run_is_as_its_result_says(run):
     assert (state.attempt.outcome, state.attempt.slug, state.attempt.seconds) == ("hung", "script-deadlock", 4.0)
 
 
-def test_a_reader_takes_in_what_is_new(run):
+def test_reader_reads_new_events(run):
     attempt = begin_attempt(run)
     log, reader = EventLog(attempt / EVENTS), RunReader(run)
     log.write(TRAINING)

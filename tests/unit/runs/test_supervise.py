@@ -26,7 +26,7 @@ def test_busy_step_budget_grows_after_giving_up():
     assert step_floor_seconds([given_up("busy-livelock")] * 9) == 3600
 
 
-def test_a_deadlock_earns_no_patience():
+def test_deadlock_gets_no_extra_time():
     assert step_floor_seconds([given_up("dataloader-deadlock")]) == STEP_FLOOR_SECONDS
 
 

@@ -72,7 +72,7 @@ def test_bundle_hides_machine_names(run, tmp_path):
     assert "gpu-box" not in text_of(bundle.file)
 
 
-def test_what_explains_the_failure_is_in_it(run, tmp_path):
+def test_bundle_contains_the_failure_evidence(run, tmp_path):
     bundle = pack_run(run, tmp_path / "out.zip", VARIABLES)
     text = text_of(bundle.file)
     assert "DataLoader worker (pid 7) is killed by signal: Killed." in text

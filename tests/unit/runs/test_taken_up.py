@@ -72,7 +72,7 @@ def test_a_decision_survives_its_supervisor(run):
     assert len(earlier.counted) == 1
 
 
-def test_a_decided_fallback_is_tried_after_resume(run):
+def test_chosen_fallback_is_tried_after_resume(run):
     end_attempt(run, 1, "hung")
     fallback = {
         "title": "load data in the main process",

@@ -77,7 +77,7 @@ def test_evaluations_come_in_the_order_of_steps(run):
     assert told == sorted(told) == [1, 2, 3, 3, 4, 5, 6, 6]
 
 
-def test_nothing_is_handed_on_twice(run):
+def test_no_number_is_forwarded_twice(run):
     numbers = NewNumbers(run)
     assert len(numbers.read()) == 7
     assert numbers.read() == []

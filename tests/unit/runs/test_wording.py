@@ -107,7 +107,7 @@ def test_an_event_in_the_log(event: ev.Event, text: str):
     assert [line.text for line in event_lines(event)] == [text]
 
 
-def test_a_failed_run_says_what_to_do_next():
+def test_failed_run_shows_next_steps():
     state = ended("failed", HUNG)
     lines = [line.text for line in closing_lines(state)]
     assert lines[-1] == "runs/bank"

@@ -105,7 +105,7 @@ def test_allowed_wait_has_a_known_deadline():
     assert ruled(Verdict.MOVING, 3.0).limit_seconds is None
 
 
-def test_a_wait_outside_steps_counts_from_when_things_last_moved():
+def test_wait_outside_steps_counts_from_the_last_activity():
     assert not ruled(Verdict.SLEEPING, 5000.0, "load", still_seconds=20.0).is_hung
     assert ruled(Verdict.SLEEPING, 5000.0, "load", still_seconds=400.0).is_hung
 
@@ -116,7 +116,7 @@ def test_the_network_is_judged_by_its_last_byte():
     assert ruled(Verdict.WAIT_NET, 61.0, "load").is_hung  # the time of the last byte is not known
 
 
-def test_a_disk_that_still_writes_is_waited_for():
+def test_writing_disk_is_waited_for():
     assert not ruled(Verdict.KERNEL, 900.0, "save", is_disk_alive=True).is_hung
     assert ruled(Verdict.KERNEL, 900.0, "save").is_hung
     assert not ruled(Verdict.KERNEL, 200.0).is_hung
@@ -221,7 +221,7 @@ def test_work_with_half_a_processor_gets_twice_the_time():
     assert clock.counted_seconds == 5.0
 
 
-def test_a_debuggers_pause_begins_the_count_again():
+def test_debugger_pause_restarts_the_count():
     clock = SilenceClock(0.0)
     clock.count(4.0, moving())
     clock.count(5.0, TreeVerdict(verdict=Verdict.DEBUGGED))

@@ -176,7 +176,7 @@ def test_no_cpu_fallback_without_an_accelerator():
     assert all("device" not in one.changes for one in climb(UNKNOWN, HUNG, ladder))
 
 
-def test_a_disk_that_is_full_is_the_machines_fault():
+def test_full_disk_is_a_machine_error():
     tried = climb(named("disk-full"), Tried(changes={}, ending="code", exit_code=1))
     assert choose_fallback(named("disk-full"), tried, LADDER).exit_code == 3
 

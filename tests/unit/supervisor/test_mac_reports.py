@@ -21,7 +21,7 @@ def test_the_crash_report_of_our_process_is_found(tmp_path):
     assert '"pid": 41' in text
 
 
-def test_an_older_report_is_not_ours_though_the_pid_is(tmp_path):
+def test_older_report_with_the_same_pid_is_ignored(tmp_path):
     report(tmp_path, "python3.11-2026-01-02-030405.ips", {"pid": 41, "threads": []}, stamp=500.0)
     assert find_crash_report({41}, since=900.0, folders=(tmp_path,)) == ""
 
@@ -40,6 +40,6 @@ def test_memory_kill_is_reported_with_its_reason(tmp_path):
     assert kill.resident_bytes == 1_200_000 * 16384
 
 
-def test_a_broken_report_is_passed_over(tmp_path):
+def test_broken_crash_report_is_skipped(tmp_path):
     (tmp_path / "JetsamEvent-x.ips").write_text("not json")
     assert find_jetsam_kills({41}, since=0.0, folders=(tmp_path,)) == []

@@ -97,7 +97,7 @@ def test_system_oom_kills_exclude_other_processes(tmp_path, monkeypatch):
     assert mark.proof({7}).observations()[-1] == KernelKill(text=killed, pid=7, name="python")
 
 
-def test_a_process_that_is_leaving_does_not_change_the_group(tmp_path):
+def test_exiting_process_does_not_change_the_group(tmp_path):
     v1(tmp_path)
     mark = MemoryMark(tmp_path)
     mark.see(41)
@@ -139,7 +139,7 @@ def test_version_2_finds_the_limit_above(tmp_path):
     assert kill.peak_bytes == 1_990_000_000
 
 
-def test_a_machine_without_counters_rules_nothing_out(tmp_path):
+def test_no_memory_kill_is_ruled_out_without_counters(tmp_path):
     proof = MemoryMark(tmp_path).proof()
     assert not proof.could_be_asked
     assert proof.observations() == []

@@ -60,7 +60,7 @@ def test_another_thread_that_waits_elsewhere_may_be_to_blame(attempt):
     assert hang(attempt, calls + stuck) == [own("hung", 4)]
 
 
-def test_a_lock_inside_a_library_is_not(attempt):
+def test_library_lock_is_not_the_scripts_own(attempt):
     library = "    forward (torch/nn/functional.py:12)\n    <module> (train.py:6)\n"
     assert hang(attempt, LOCK + library) == [own("hung", 6)]
     openmp = "    GOMP_parallel (libgomp.so.1)\n    <module> (train.py:6)\n"
@@ -189,7 +189,7 @@ def test_a_script_is_named_by_its_own_line(torchrun):
     assert (other.rank, str(other.place), other.collective) == (0, "train.py:3", "all_gather_into_tensor")
 
 
-def test_what_python_itself_wrote_counts_where_nothing_looked_from_outside(torchrun):
+def test_python_stacks_count_without_outside_observation(torchrun):
     inner = "distributed/distributed_c10d.py"
     text = f'Thread 0x7f (most recent call first):\n  File "/v/site-packages/torch/{inner}", line 5 in barrier\n'
     text += '  File "/v/site-packages/torch/distributed/c10d_logger.py", line 83 in wrapper\n'
@@ -206,7 +206,7 @@ def test_rank_outside_collectives_holds_up_the_other(torchrun):
     assert [one.pid for one in sort_by_stacks(torchrun, alike)] == [32, 31]
 
 
-def test_a_stopped_rank_stays_the_first_wherever_its_stack_is(torchrun):
+def test_stopped_rank_is_listed_first_wherever_its_stack_is(torchrun):
     write_stack(torchrun, 31, GATHER + ENGINE)
     write_stack(torchrun, 32, LOCKED)
     stopped, waits = RankVerdict(pid=31, verdict=Verdict.STOPPED), RankVerdict(pid=32, verdict=Verdict.TIMED)

@@ -46,7 +46,7 @@ def test_sleeping_thread_may_release_a_waiter():
     assert not found.is_own_timer
 
 
-def test_a_monitor_of_a_library_wakes_nobody():
+def test_library_monitor_thread_wakes_no_one():
     ticks = Wait(kind="timed", target=WaitTarget.LOCK_WITH_TIMEOUT)
     samples = window(process(10, thread(10), thread(11, name="TMonitor")), t10=lock(10), t11=ticks)
     assert judge_window(samples).verdict is Verdict.DEADLOCK
@@ -84,7 +84,7 @@ def test_serving_main_thread_waits_for_the_network():
     assert judge_window(window(process(10), t10=listens)).verdict is Verdict.WAIT_NET
 
 
-def test_driver_thread_wakes_nobody_but_main_may_wait_for_card():
+def test_driver_thread_wakes_no_one_but_main_may_wait():
     card = Wait(kind="device", target=WaitTarget.DEVICE, name="/dev/nvidia0")
     assert judge_window(window(process(10, thread(10), thread(11)), t10=lock(10), t11=card)).verdict is Verdict.DEADLOCK
     assert judge_window(window(process(10), t10=card)).verdict is Verdict.KERNEL

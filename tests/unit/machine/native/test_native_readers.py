@@ -81,7 +81,7 @@ def test_dsym_of_a_macos_library_is_not_a_runtime(tmp_path):
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_the_wanted_part_of_a_fat_file_is_read(tmp_path, wide):
+def test_matching_part_of_a_fat_file_is_read(tmp_path, wide):
     both = fat(macho(arch="x86_64", name="intel"), macho(arch="arm64", name="apple"), wide=wide)
     assert read_well(tmp_path, both).name == "apple"
     assert read_well(tmp_path, both, prefer="x86_64").name == "intel"
@@ -144,7 +144,7 @@ def test_windows_library_name_imports_and_exports_are_read(tmp_path):
         (WHOLE["elf"][:300], "but the file has"),
     ],
 )
-def test_what_cannot_be_read_says_why(tmp_path, content, reason):
+def test_unreadable_file_error_gives_the_reason(tmp_path, content, reason):
     assert reason in read_badly(tmp_path, content)
 
 

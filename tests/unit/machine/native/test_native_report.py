@@ -35,7 +35,7 @@ def test_an_order_that_works_is_recommended(tmp_path):
     assert title.index("torch") < title.index("xgboost")
 
 
-def test_a_torch_that_never_shares_gets_an_older_one_recommended(tmp_path):
+def test_older_torch_is_recommended_when_runtimes_never_merge(tmp_path):
     mac.torch(tmp_path, "2.13.0")
     mac.xgboost(tmp_path)
     (finding,) = native_findings(survey_folder(tmp_path, homebrew=True))
