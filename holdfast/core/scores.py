@@ -20,6 +20,7 @@ ORDER = (
 )
 _SHARES = frozenset(ORDER) - {"perplexity", "loss"} | {"calibration_error", "calibrated_error"}  # between 0 and 1
 _HIDDEN = frozenset({"negative_loss"})  # what the engine maximizes for a language model; its loss says the same
+_LAST = ("calibration_error", "calibrated_error")
 _NAMES = {
     "ndcg@10": "nDCG@10",
     "mrr@10": "MRR@10",
@@ -123,7 +124,8 @@ def ordered_scores(metrics: Mapping[str, object]) -> dict[str, float]:
         for name, value in metrics.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and name not in (*_HIDDEN, *_TABLES)
     }
-    return {name: found[name] for name in (*(name for name in ORDER if name in found), *found)}
+    others = [name for name in found if name not in _LAST]
+    return {name: found[name] for name in (*ORDER, *others, *_LAST) if name in found}
 
 
 def shown_scores(metrics: Mapping[str, object]) -> dict[str, float]:

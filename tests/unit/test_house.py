@@ -14,7 +14,7 @@ CONVENTIONS = {"__init__", "__main__", "models", "views", "urls", "admin", "apps
 # Phrases that always have a plainer word. Text that others wrote is not searched, see `_texts`.
 BANNED = re.compile(
     r"\b(at the most|for ever|anew|whoever|whomever|is let pass|reckoned|reckons|cannot be had|cannot be one|futile"
-    r"|every rung|(?:is|are|was|were) told of|tells? of|told of|as it was asked|is dear|of one's own|goes on|once more"
+    r"|rungs?|(?:is|are|was|were) told of|tells? of|told of|as it was asked|is dear|of one's own|goes on|once more"
     r"|looks? after|looked after|go on (?:from|with)|dealt out|in the mean|beside|lies? (?:in|beside)"
     r"|ended from outside|so many at|behaviour|neighbour|learnt"
     r"|(?:optim|normal|recogn|synchron)is(?:e|ed|es|ing|ation))\b",
