@@ -171,7 +171,7 @@ def choose_schedule(request: TrainRequest) -> Choice[str]:
     """The learning-rate schedule."""
     if request.schedule:
         return Choice(request.schedule, AS_REQUESTED)
-    return Choice("linear", "the default of Hugging Face")
+    return Choice("linear", "Hugging Face's default")
 
 
 def choose_lora(request: TrainRequest, task: str, model: ModelFacts, full_fits: bool) -> Choice[bool]:

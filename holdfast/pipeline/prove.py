@@ -377,7 +377,7 @@ class _Proving:
             not_eligible.append(len(tried))
             tried.append(COMPARISON)
         write_record(folder, TrialRequest(candidates=tuple(tried), seconds_each=SECONDS_EACH))
-        words = f"timing {plural(len(tried), 'way')} to compute the same"
+        words = f"timing {plural(len(tried), 'way')} to compute the same step"
         self._children.time_candidates(folder, self._settings, self._variables, words, self._left_seconds)
         timed = [event for event in read_events(folder / EVENTS) if isinstance(event, CandidateTimed)]
         if len(timed) < len(tried):

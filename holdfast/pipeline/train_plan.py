@@ -60,7 +60,7 @@ def make_plan(
         "schedule": choices.choose_schedule(request),
         "warmup_ratio": _given(request.warmup_ratio, 0.06, "a short warm-up stabilizes the first steps"),
         "weight_decay": _given(request.weight_decay, 0.01, "usual with AdamW"),
-        "max_grad_norm": _given(request.max_grad_norm, 1.0, "the default of Hugging Face"),
+        "max_grad_norm": _given(request.max_grad_norm, 1.0, "Hugging Face's default"),
         "device": fitting.device,
         "precision": choices.choose_precision(request, machine, fitting.device.value),
         "threads": choices.choose_threads(request, machine, processes.value),

@@ -70,7 +70,7 @@ def interruption_text(why: Interruption) -> str:
             phase = f" while {phase_text(why.phase)}" if why.phase not in ("", "start", "step") else ""
             return f"its supervisor was killed{phase}" + (f" at step {why.step:,}" if why.step else "")
         case "supervisor_restarted":
-            return f"{on_node}its supervisor was killed and has been started again"
+            return f"{on_node}its supervisor was killed and restarted"
         case "not_heard_from":
             return (
                 f"{on_node}its supervisor has not reported for {human_seconds(why.seconds)}: it was killed, or the "

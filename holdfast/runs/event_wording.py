@@ -73,7 +73,9 @@ def _attempt_event(event: ev.Event) -> list[Line]:
         case ev.SettingsRemembered():
             what = changes_text(event.changes)
             forget = "`holdfast memory --forget` undoes this"
-            return [Line(f"starting with {what}, with which this run finished here before ({forget})", "..")]
+            return [
+                Line(f"starting with {what}, because this run finished with it on this machine before ({forget})", "..")
+            ]
         case ev.PhaseChanged():
             step = f", step {event.step:,}" if event.step else ""
             return [Line(f"phase: {phase_text(event.phase) or 'starting'}{step}", "..", is_detail=True)]
@@ -96,16 +98,16 @@ def _attempt_event(event: ev.Event) -> list[Line]:
             return [Line("disk full: nothing can be saved; free some space", "!")]
         case ev.ProcessesEnded():
             why = (
-                "the command has finished; ended what it left running"
+                "the command has finished; stopped the processes it left running"
                 if event.has_finished
-                else "ended processes that an earlier supervisor left"
+                else "stopped processes that an earlier supervisor left running"
             )
             return [Line(f"{why}: {', '.join(map(process_text, event.processes))}", "..")]
         case ev.ProcessesLeft():
-            return [Line(f"processes that could not be ended: {', '.join(map(process_text, event.processes))}", "!")]
+            return [Line(f"processes that could not be stopped: {', '.join(map(process_text, event.processes))}", "!")]
         case ev.StopStarted():
             limit = human_seconds(event.seconds)
-            return [Line(f"stopping: saving first, for at most {limit}; Ctrl-C again ends the run immediately", "..")]
+            return [Line(f"stopping: saving first, for at most {limit}; press Ctrl-C again to stop immediately", "..")]
         case ev.MachinesAwaited():
             missing = f"waiting for {event.wanted - len(event.present)} more"
             return [Line(f"{machines_text(event)}; {missing}, giving up in {human_seconds(event.seconds_left)}", "..")]

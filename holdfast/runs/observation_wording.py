@@ -10,8 +10,8 @@ from holdfast.runs.bug_wording import bug_reasons
 _MOST_CHARACTERS, _MOST_RANKS, _MOST_PIDS = 240, 3, 6
 _SHORT_WAIT_SECONDS = 5.0  # a wait that is not worth mentioning yet
 _VERDICTS = {
-    Verdict.MOVING: "works",
-    Verdict.STARVED: "gets hardly any processor time",
+    Verdict.MOVING: "is computing",
+    Verdict.STARVED: "gets almost no CPU time",
     Verdict.SLEEPING: "sleeps",
     Verdict.WAIT_NET: "waits for the network",
     Verdict.WAIT_INPUT: "waits for input",
@@ -146,9 +146,9 @@ def verdict_text(verdict: ob.TreeVerdict) -> str:
             failed, seconds = verdict.failed_children, f"{verdict.window_seconds:.0f} s"
             return f"{failed} of its children ended in failure within {seconds}{last}"
         case Verdict.MOVING if verdict.cpu_share is not None:
-            return f"works ({verdict.cpu_share:.1f} processors)"
+            return f"is computing ({verdict.cpu_share:.1f} cores)"
         case Verdict.STARVED:
-            return f"gets hardly any processor time: {verdict.given_share:.0%} of what it wants"
+            return f"gets almost no CPU time: {verdict.given_share:.0%} of what it needs"
         case Verdict.STOPPED if not verdict.main and verdict.pids:
             return f"process {verdict.pids[0]} is stopped (SIGSTOP)"
         case Verdict.DEBUGGED if verdict.has_inner_debugger:
@@ -163,13 +163,13 @@ def verdict_text(verdict: ob.TreeVerdict) -> str:
 def rank_verdict_text(one: ob.RankVerdict) -> str:
     """What one training process does."""
     if one.cpu_share is not None:
-        return f"is busy ({one.cpu_share:.0%} of a processor)"
+        return f"is busy ({one.cpu_share:.0%} of a core)"
     if one.verdict is Verdict.DEADLOCK:
         return _deadlock(one)
     if one.wait is None:
         return _VERDICTS[one.verdict]
     if one.verdict is Verdict.MOVING:
-        return "has started to work"
+        return "has started computing"
     if one.helper is None:
         return wait_text(one.wait)
     helper = one.helper
@@ -241,7 +241,7 @@ def observation_text(seen: ob.Observation, *, node: str = "") -> str:
         case ob.TreeVerdict():
             return f"verdict: {verdict_text(seen)}"
         case ob.GivenUp():
-            return f"given up: {given_up_text(seen)}" if seen.reason != "verdict" else "given up at once"
+            return f"given up: {given_up_text(seen)}" if seen.reason != "verdict" else "given up immediately"
         case ob.LastPhase():
             of = f" of {seen.steps}" if seen.steps else ""
             return f"phase {seen.phase}, step {seen.step}{of}"
@@ -293,7 +293,7 @@ def _resource_text(seen: ob.Observation) -> str:
             return f"at least {free} of {total} of memory stayed free"
         case ob.MemoryUse():
             growth = f", growing by {human_bytes(seen.growth_per_step)} a step since step {seen.since_step}"
-            most = f"resident {human_bytes(seen.last_bytes)} in the last sample, {human_bytes(seen.peak_bytes)} at most"
+            most = f"resident {human_bytes(seen.last_bytes)} in the last sample, peak {human_bytes(seen.peak_bytes)}"
             return most + (growth if seen.growth_per_step else "")
         case ob.DiskSpace():
             return _disk_space(seen)
@@ -357,7 +357,7 @@ def _process_view(seen: ob.ProcessView) -> str:
         threads = plural(seen.parent_threads, "thread")
         parts.append(f"forked without exec from pid {seen.forked_from}, which has {threads}")
     if seen.libraries:
-        parts.append(f"has {' '.join(seen.libraries)} loaded")
+        parts.append(f"has loaded {' '.join(seen.libraries)}")
     if seen.tracer_pid:
         parts.append(f"held by the debugger with pid {seen.tracer_pid}")
     if seen.frozen_cgroup:
@@ -437,7 +437,7 @@ def place_text(place: ob.CodePlace) -> str:
 
 
 def _program_exit(seen: ob.ProgramExit) -> str:
-    text = "it left without a message"
+    text = "it exited without a message"
     if seen.message or seen.last_line:
         text = f"its message: {seen.message}" if seen.message else f"its last line: {seen.last_line}"
     crashed = {"exit_handler": "; then one of its exit handlers crashed", "process": "; then its process crashed"}
@@ -454,7 +454,7 @@ def _rank_stack(seen: ob.RankStack, node: str) -> str:
 
 def _disk_space(seen: ob.DiskSpace) -> str:
     if seen.is_out_of_inodes:
-        return f"no new files can be made on {seen.folder}: all its inodes are used"
+        return f"no new files can be created on {seen.folder}: all its inodes are used"
     output = ", where its own output goes" if seen.is_output else ""
     return f"free space on {seen.folder}: {human_bytes(seen.free_bytes)} of {human_bytes(seen.total_bytes)}{output}"
 
@@ -469,11 +469,12 @@ def process_text(process: ob.LeftProcess) -> str:
     who = f"pid {process.pid}" + (f" ({process.name})" if process.name else "")
     match process.held_by:
         case "frozen_cgroup":
-            return f"{who}, in the frozen control group {process.holder}; it ends when that is thawed"
+            return f"{who}, in the frozen control group {process.holder}; it will end when the group is thawed"
         case "debugger":
-            return f"{who}, held by the debugger with pid {process.holder}; it ends when that detaches"
+            return f"{who}, held by the debugger with pid {process.holder}; it will end when the debugger detaches"
         case "kernel":
-            return f"{who}, waiting in the kernel ({process.holder or 'unknown function'}); it ends when that wait does"
+            function = process.holder or "unknown function"
+            return f"{who}, waiting in the kernel ({function}); it will end when that wait is over"
     return who
 
 

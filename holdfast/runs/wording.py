@@ -50,7 +50,7 @@ ENDED = {
     "running": "is running",
     "finished": "finished",
     "died": "failed",
-    "hung": "hung and was ended",
+    "hung": "hung and was terminated",
     "stopped": "was stopped",
     "interrupted": "interrupted: its supervisor was killed",
 }
@@ -332,7 +332,7 @@ def attempt_mark(attempt: AttemptState) -> Mark:
 
 
 def attempt_text(attempt: AttemptState) -> str:
-    """An attempt in one line, without its cause: "hung and was ended at step 40, noticed after 5.8 s"."""
+    """An attempt in one line, without its cause: "hung and was terminated at step 40, noticed after 5.8 s"."""
     where = f" at step {attempt.step:,}" if attempt.step else ""
     if not attempt.step and attempt.phase not in ("", "start") and attempt.outcome != "finished":
         where = f" while {phase_text(attempt.phase)}"

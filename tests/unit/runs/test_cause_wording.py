@@ -210,7 +210,7 @@ def test_every_observation_has_a_sentence(kind):
         ),
         (
             Interruption(kind="supervisor_restarted", nodes=("b",)),
-            "on b: its supervisor was killed and has been started again",
+            "on b: its supervisor was killed and restarted",
         ),
         (
             Interruption(kind="not_heard_from", nodes=("b",), seconds=61.0),

@@ -84,7 +84,7 @@ def test_runs_that_ended():
 
 def test_an_attempt_with_its_cause():
     assert [line.text for line in attempt_lines(HUNG)] == [
-        "attempt 1 hung and was ended at step 40, noticed after 5.8 s",
+        "attempt 1 hung and was terminated at step 40, noticed after 5.8 s",
         "hung: a data loader worker waits for a lock [dataloader-deadlock]",
     ]
     assert decision_text(HUNG.decision) == (
