@@ -17,6 +17,7 @@ from holdfast.core.text import closest
 
 COMMANDS = {
     "doctor": "Check this machine, or a folder of installed packages, before a run.",
+    "selftest": "Check that what Holdfast relies on works on this machine.",
     "survey": "Read a dataset as train would, and show what was found and chosen.",
     "train": "Train a model on a dataset: one file in, one finished model out.",
     "models": "List the models on this machine, or get one.",

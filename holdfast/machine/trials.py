@@ -4,6 +4,7 @@ The child runs in its own session with its output in files, so it cannot affect 
 killed at the time limit. The CPU is tested first; that child also lists the accelerators that torch can use.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -48,8 +49,10 @@ class Children:
         self._is_stopped = False
         self._lock = Lock()
 
-    def start(self, command: list[str], out: IO[bytes], err: IO[bytes]) -> "subprocess.Popen[bytes]":
-        """Start a child with its output in files, unless all were stopped."""
+    def start(
+        self, command: list[str], out: IO[bytes] | int, err: IO[bytes] | int, **variables: str
+    ) -> "subprocess.Popen[bytes]":
+        """Start a child with its output in files and these additional variables, unless all were stopped."""
         with self._lock:  # held during the start: a child is either in the list when all are stopped, or never started
             if self._is_stopped:
                 raise Unanswerable("stopped")
@@ -58,22 +61,32 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                env=os.environ | {"PYTHONFAULTHANDLER": "1", "PYTHONIOENCODING": "utf-8"},
+                env=os.environ | {"PYTHONFAULTHANDLER": "1", "PYTHONIOENCODING": "utf-8"} | variables,
                 start_new_session=True,
             )
             self._running.add(process)
             return process
 
-    def end(self, process: "subprocess.Popen[bytes]") -> None:
-        """Kill a child and everything it started."""
+    def end(self, process: "subprocess.Popen[bytes]", grace_seconds: float = 0.0) -> None:
+        """Kill a child and everything it started; before, let it end by itself for this long if it is asked to."""
+        if grace_seconds and process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(grace_seconds)
         with self._lock:
             kill_group(process)
             self._running.discard(process)
 
-    def stop(self) -> None:
-        """Kill all children, and start no more."""
+    def stop(self, grace_seconds: float = 0.0) -> None:
+        """Kill all children, after asking them to end if they have this long, and start no more."""
         with self._lock:
             self._is_stopped = True
+            if grace_seconds:
+                for process in self._running:
+                    process.terminate()
+                deadline = time.monotonic() + grace_seconds
+                while any(process.poll() is None for process in self._running) and time.monotonic() < deadline:
+                    time.sleep(0.05)
             for process in self._running:
                 kill_group(process)
 
@@ -100,11 +113,15 @@ def probe_trials(
 
 def run_child(device: str, limit_seconds: float, children: Children) -> TrialEnd:
     """Run the child for one device, for at most the time limit and a short grace period."""
+    return run_command([sys.executable, "-P", str(_CHILD), device, str(limit_seconds)], limit_seconds, children)
+
+
+def run_command(command: list[str], limit_seconds: float, children: Children) -> TrialEnd:
+    """Run a child that prints JSON lines, for at most the time limit and a short grace period."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-trial-", ignore_cleanup_errors=True) as name:
         out, err = Path(name, "out"), Path(name, "err")
         with out.open("wb") as out_file, err.open("wb") as err_file:
-            command = [sys.executable, "-P", str(_CHILD), device, str(limit_seconds)]
             process = children.start(command, out_file, err_file)
         try:
             code: int | None = process.wait(limit_seconds + _GRACE_SECONDS)
@@ -142,7 +159,7 @@ def judge(device: str, ending: TrialEnd, limit_seconds: float) -> DeviceTrial:
                 detail = str(line.get("detail", ""))
                 error = detail if outcome == "error" else ""
                 return DeviceTrial(device=device, outcome=outcome, detail=detail, seconds=ending.seconds, error=error)
-    return _failed(device, ending, limit_seconds)
+    return failed_trial(device, ending, limit_seconds)
 
 
 def found_devices(ending: TrialEnd) -> list[str]:
@@ -159,11 +176,11 @@ def lost_devices(ending: TrialEnd, limit_seconds: float, *, has_nvidia: bool) ->
         if reason and not line.get("devices") and (kind != "cuda" or has_nvidia):
             lost.append(DeviceTrial(device=kind, outcome="error", detail=reason, seconds=0.0, error=reason))
     if ending.lines and "looking_for" in ending.lines[-1]:
-        lost.append(_failed(str(ending.lines[-1]["looking_for"]), ending, limit_seconds))
+        lost.append(failed_trial(str(ending.lines[-1]["looking_for"]), ending, limit_seconds))
     return lost
 
 
-def _failed(device: str, ending: TrialEnd, limit_seconds: float) -> DeviceTrial:
+def failed_trial(device: str, ending: TrialEnd, limit_seconds: float) -> DeviceTrial:
     """The answer for a device whose child ended without a result."""
     doing = [str(line["doing"]) for line in ending.lines if "doing" in line]
     during = f"during {doing[-1]}" if doing else "before Python reached its first line"

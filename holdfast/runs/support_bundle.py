@@ -122,8 +122,28 @@ def pack_run(run: Path, target: Path | None = None, variables: Mapping[str, str]
     nodes = _nodes(run)
     texts = {redactor(_numbered(name, nodes)): redactor(_told(run / name)) for name in _wanted(run)}
     texts.setdefault(MACHINE, redactor(to_json(_about_machine())))
+    return _packed(target, texts, redactor, variables, dict(_left_out(run)))
+
+
+def pack_selftest(folder: Path, answers: object, target: Path | None = None) -> Bundle:
+    """Write a zip of a self-test: its answers, its logs and the evidence of its runs."""
+    target = target or _free_name("holdfast-selftest")
+    redactor = make_redactor(folder, os.environ)
+    texts = {"selftest.json": redactor(to_json(answers)), MACHINE: redactor(to_json(_about_machine()))}
+    if (folder / DOCTOR).is_file():
+        texts[DOCTOR] = redactor(_told(folder / DOCTOR))
+    for log in sorted([*folder.glob("tools/*.log"), *folder.glob("steps/*/*.log")]):
+        texts[str(log.relative_to(folder))] = redactor(_told(log))
+    for run in sorted(path for path in folder.glob("runs/*") if path.is_dir()):
+        texts |= {str(Path("runs", run.name, name)): redactor(_told(run / name)) for name in _wanted(run)}
+    return _packed(target, texts, redactor, os.environ, {})
+
+
+def _packed(
+    target: Path, texts: dict[str, str], redactor: Redactor, variables: Mapping[str, str], left_out: dict[str, str]
+) -> Bundle:
+    """Check the texts once more, and write them with a list of what was removed."""
     _look_again(texts, variables)
-    left_out = dict(_left_out(run))
     listing = {"files": sorted(texts), "removed": dict(redactor.removed), "left_out": left_out}
     _write(target, {**texts, "CONTENTS.json": to_json(listing)})
     return Bundle(

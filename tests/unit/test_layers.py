@@ -20,8 +20,9 @@ MAY_IMPORT = {
     "preload": set(),
     "pipeline": {"core", "hazards", "machine", "doctor", "data", "models"},
     "runs": {"core", "logs", "hazards", "machine", "data", "models", "pipeline", "doctor", "supervisor"},
+    "selftest": {"core", "hazards", "machine", "doctor", "supervisor", "runs"},
     "integrations": {"core", "runs"},
-    "cli": {"core", "logs", "doctor", "hazards", "data", "runs", "service"},
+    "cli": {"core", "logs", "doctor", "hazards", "data", "runs", "selftest", "service"},
     "service": {"core", "logs", "hazards", "data", "runs"},
 }
 HEAVY = {
