@@ -81,8 +81,9 @@ def _devices() -> list[str]:
 def _gradients(task: Any, step: int, examples: NDArray[np.int64]) -> tuple[float, Sample]:
     """The loss of a step, and values of its gradient under the names of the torch backend."""
     if hasattr(task, "loss_and_gradients"):
+        single = importlib.import_module("mlx.core").float32
         loss, found = task.loss_and_gradients(step, examples)
-        return float(loss.item()), {name: sampled(np.array(array.astype("float32"))) for name, array in found.items()}
+        return float(loss.item()), {name: sampled(np.array(array.astype(single))) for name, array in found.items()}
     loss = float(task.forward_backward(step, examples))
     weights = ((name, weight.grad) for name, weight in task.model.named_parameters())
     sample = {name: sampled(gradient.float().cpu().numpy()) for name, gradient in weights if gradient is not None}

@@ -142,7 +142,7 @@ def pack_selftest(folder: Path, answers: object, target: Path | None = None) -> 
 def _packed(
     target: Path, texts: dict[str, str], redactor: Redactor, variables: Mapping[str, str], left_out: dict[str, str]
 ) -> Bundle:
-    """Check the texts once more, and write them with a list of what was removed."""
+    """Check the texts again, and write them with a list of what was removed."""
     _look_again(texts, variables)
     listing = {"files": sorted(texts), "removed": dict(redactor.removed), "left_out": left_out}
     _write(target, {**texts, "CONTENTS.json": to_json(listing)})

@@ -6,9 +6,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
+from threading import Thread
 
 from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import attempt_folder
@@ -61,19 +62,28 @@ class FaultRuns:
     """The three runs, side by side: mostly they wait."""
 
     def __init__(self) -> None:
-        self._started: dict[str, Future[PartResult]] = {}
+        self._results: dict[str, Queue[PartResult | Exception]] = {}
 
     def part(self, fault: Fault) -> Callable[[Workplace], PartResult]:
         """A part that waits for this fault's run; the first one starts all of them."""
 
         def wait(place: Workplace) -> PartResult:
-            if not self._started:
-                pool = ThreadPoolExecutor(len(FAULTS))
-                self._started = {one.name: pool.submit(_break, place, one) for one in FAULTS}
-                pool.shutdown(wait=False)
-            return self._started[fault.name].result()
+            if not self._results:
+                self._results = {one.name: Queue() for one in FAULTS}
+                for one in FAULTS:  # not a pool, whose threads would keep an interrupted self-test from ending
+                    Thread(target=self._answer, args=(place, one), daemon=True).start()
+            result = self._results[fault.name].get()
+            if isinstance(result, Exception):
+                raise result
+            return result
 
         return wait
+
+    def _answer(self, place: Workplace, fault: Fault) -> None:
+        try:
+            self._results[fault.name].put(_break(place, fault))
+        except Exception as error:
+            self._results[fault.name].put(error)
 
 
 def _break(place: Workplace, fault: Fault) -> PartResult:
@@ -93,7 +103,7 @@ def _break(place: Workplace, fault: Fault) -> PartResult:
             XDG_STATE_HOME=str(folder / "state"),  # what works here must not be remembered as a user's run
         )
     try:
-        pid, happened = _wait_for_pid(folder / "happened", place.seconds_left(_LIMIT_SECONDS))
+        pid, happened = _wait_for_pid(folder / "happened", process, place.seconds_left(_LIMIT_SECONDS))
         if fault.name == "kill" and pid:
             time.sleep(1.0)
             happened = time.time()
@@ -110,10 +120,10 @@ def _break(place: Workplace, fault: Fault) -> PartResult:
     return result
 
 
-def _wait_for_pid(file: Path, limit_seconds: float) -> tuple[int, float]:
+def _wait_for_pid(file: Path, run: "subprocess.Popen[bytes]", limit_seconds: float) -> tuple[int, float]:
     """The pid that the program leaves, and when; 0 if it never does."""
     deadline = time.monotonic() + limit_seconds
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and run.poll() is None:
         try:
             if text := file.read_text():
                 return int(text), time.time()

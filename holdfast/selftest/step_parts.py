@@ -67,7 +67,7 @@ def _run(place: Workplace, task: str, device: str) -> TrialEnd:
 
 def _judge(device: str, ending: TrialEnd, expected: float | None) -> tuple[PartState, str, dict[str, object]]:
     """State, summary and facts of one device, compared with the CPU's loss."""
-    facts: dict[str, object] = {"code": ending.code, "seconds": ending.seconds}
+    facts: dict[str, object] = {"code": ending.code, "process_seconds": ending.seconds}
     for line in ending.lines:
         facts |= {name: value for name, value in line.items() if name not in ("doing", "devices")}
     if isinstance(facts.get("unsupported"), str):
