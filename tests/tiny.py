@@ -17,12 +17,13 @@ from holdfast.engine.tiny_tasks import (
     tiny_prepared,
     tiny_questions,
     tiny_texts,
-    tiny_tokenizer,
 )
+from holdfast.engine.tiny_tasks import tiny_tokenizer as _tiny_tokenizer
 
 __all__ = [
     "SPLITS",
     "WORDS",
+    "_tiny_tokenizer",
     "tiny_attempt",
     "tiny_bert",
     "tiny_chat_model",
@@ -31,7 +32,6 @@ __all__ = [
     "tiny_prepared",
     "tiny_questions",
     "tiny_texts",
-    "tiny_tokenizer",
     "tiny_vectors",
 ]
 

@@ -16,7 +16,7 @@ from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.data_order import DataOrder
 from holdfast.engine.tasks import load_task
-from tests.tiny import SPLITS, WORDS, tiny_bert, tiny_prepared, tiny_texts, tiny_tokenizer
+from tests.tiny import SPLITS, WORDS, _tiny_tokenizer, tiny_bert, tiny_prepared, tiny_texts
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_model_with_custom_attention_is_padded(tmp_path):
         max_position_embeddings=64,
     )
     MPNetModel(config).save_pretrained(tmp_path / "model")
-    tiny_tokenizer(tmp_path / "model")
+    _tiny_tokenizer(tmp_path / "model")
     task = task_for(tmp_path / "model", tiny_prepared(tmp_path / "prepared"))
     assert not task.is_packed
     order, optimizer = DataOrder(task.lengths, 8, 1), torch.optim.AdamW(task.model.parameters(), lr=3e-3)
