@@ -159,7 +159,9 @@ def _judge(fault: Fault, first: Outcome | None, code: int | None) -> PartResult:
 
 def _with_crash_report(result: PartResult, pid: int, began: float, happened: float, place: Workplace) -> PartResult:
     """The same with the time that macOS took to write its report."""
-    report = find_crash_report({pid}, began, place.seconds_left(_REPORT_SECONDS))
+    deadline = time.monotonic() + place.seconds_left(_REPORT_SECONDS)
+    while not (report := find_crash_report({pid}, began)) and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
     seconds = round(time.time() - happened, 1)
     told = f"macOS wrote its report within {human_seconds(seconds)}" if report else "macOS wrote no report"
     return PartResult(
