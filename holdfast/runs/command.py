@@ -101,7 +101,7 @@ def command_spec(request: CommandRequest) -> RunSpec:
 def remove_own_checkpoints(run: Path) -> None:
     """Remove the checkpoints that Holdfast added to the script's own: nothing continues from them any more."""
     checkpoints = checkpoints_folder(run)
-    for folder in (*checkpoints.glob("train-*"), *checkpoints.glob("fit-*")):
+    for folder in (*checkpoints.glob("train-*"), *checkpoints.glob("fit-*"), *checkpoints.glob("loop-*")):
         shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # missing, or not empty
         checkpoints.rmdir()

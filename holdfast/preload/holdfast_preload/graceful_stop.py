@@ -19,7 +19,8 @@ _is_armed = False
 
 def is_asked() -> bool:
     """Whether the training was asked to save and end."""
-    return _is_asked or os.path.exists(os.path.join(script_settings.attempt, "stop"))
+    attempt = script_settings.attempt  # empty outside `holdfast run`
+    return _is_asked or bool(attempt and os.path.exists(os.path.join(attempt, "stop")))
 
 
 def is_asked_by_signal() -> bool:

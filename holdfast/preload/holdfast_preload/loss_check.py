@@ -43,7 +43,7 @@ class LossCheck:
 
     def check_weights(self, model: Any, step: int, are_finite: Optional[Callable[[Any], bool]] = None) -> None:
         """Raise if the weights about to be saved hold NaN or infinity; `are_finite` for other libraries than torch."""
-        if (are_finite or _are_finite)(model):
+        if (are_finite or torch_weights_are_finite)(model):
             self.last_finite_step = max(self.last_finite_step, step)
         else:
             self.end(step, "weights that are NaN or infinite")
@@ -72,7 +72,7 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _are_finite(model: Any) -> bool:
+def torch_weights_are_finite(model: Any) -> bool:
     """Sum the weights: one NaN or infinity shows in the sum. Weights that cannot be summed count as finite."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(model, "parameters"):

@@ -16,19 +16,25 @@ import dataclasses
 import inspect
 import math
 import os
-import shutil
 import sys
 import time
 from typing import Any, Iterator
 
-from holdfast_preload import earlier_saves, event_writer, exit_marks, graceful_stop, mlx_saves, script_settings
+from holdfast_preload import (
+    earlier_saves,
+    event_writer,
+    exit_marks,
+    graceful_stop,
+    mlx_saves,
+    script_settings,
+    whole_folders,
+)
 from holdfast_preload.beat_page import BEAT, FIRST_STEP, NUMBERS
 from holdfast_preload.loss_check import LossCheck, numbers_of
 from holdfast_preload.mlx_hooks import STEPS, are_finite
 from holdfast_preload.save_timer import SaveTimer
 from holdfast_preload.wraps import Function, around, given, in_phase
 
-_KEEP = 2
 BEST = "best_adapters.safetensors"
 _OF_TRAINING = ("loop", "train")  # what `iterate_batches` is called with for training; the second before mlx-lm 0.26
 
@@ -67,7 +73,7 @@ class MlxTraining:
         events = earlier_saves.earlier_events(script_settings.attempt) if script_settings.get("resume") else []
         for saved in earlier_saves.saved_by(self.number, events):
             if os.path.isdir(saved.path):
-                reason = mlx_saves.why_broken(saved.path) or self._why_other(saved.path)
+                reason = whole_folders.why_broken(saved.path) or self._why_other(saved.path)
                 if not reason:
                     self.resumed_from, self.first = saved.path, saved.step
                     return
@@ -174,7 +180,7 @@ class MlxTraining:
                 event_writer.write(
                     "checkpoint_saved", path=path, step=step, train=self.number, seconds=round(seconds, 3)
                 )
-                self._keep_few(path)
+                whole_folders.keep_few(self.folder)
             except Exception as error:
                 if self.losses.has_ended:
                     raise
@@ -207,12 +213,6 @@ class MlxTraining:
 
     def _weights(self) -> dict[str, Any]:
         return dict(sys.modules["mlx.utils"].tree_flatten(self.model.trainable_parameters()))
-
-    def _keep_few(self, path: str) -> None:
-        names = [name for name in os.listdir(self.folder) if name != os.path.basename(path)]
-        others = sorted((os.path.join(self.folder, name) for name in names), key=earlier_saves.changed_at)
-        for old in others[: 1 - _KEEP]:
-            shutil.rmtree(old, ignore_errors=True)
 
 
 def after_utils(module: Any) -> None:

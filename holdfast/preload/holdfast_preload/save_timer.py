@@ -23,7 +23,8 @@ Broadcast = Callable[[list[int]], list[int]]  # sends the first process's number
 class SaveTimer:
     """Decides when one training saves."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_seconds: float = float("inf")) -> None:
+        self._most_seconds = most_seconds  # between saves, also expensive ones, up to a tenth of the time
         self.last_end = self._last_look = time.monotonic()
         self.cost_seconds = 0.0
         self.last_step = -1
@@ -61,9 +62,10 @@ class SaveTimer:
     def _wait_seconds(self) -> float:
         if not script_settings.get("may_save", True):
             return float("inf")
-        most = float(script_settings.get("save_seconds", SAVE_SECONDS))
+        most = min(float(script_settings.get("save_seconds", SAVE_SECONDS)), self._most_seconds)
         if not most:
             return 0.0  # after every step, for tests
         if not self.cost_seconds:
             return min(most, _FIRST_SECONDS)
-        return max(self.cost_seconds / _MOST_COST, min(most, _MIN_SECONDS))
+        cheap = min(self.cost_seconds / _MOST_COST, max(self._most_seconds, self.cost_seconds * 10))
+        return max(cheap, min(most, _MIN_SECONDS))

@@ -3,7 +3,7 @@
 import pytest
 
 mx = pytest.importorskip("mlx.core")
-from holdfast_preload import mlx_saves  # noqa: E402
+from holdfast_preload import mlx_saves, whole_folders  # noqa: E402
 from mlx.utils import tree_flatten  # noqa: E402
 
 
@@ -17,7 +17,7 @@ def trees() -> dict:
 def test_arrays_and_state_are_read_back(tmp_path, trees):
     folder = str(tmp_path / "step-7")
     mlx_saves.save(folder, trees, {"step": 7, "random": [1, 2.5, "x"]})
-    assert mlx_saves.why_broken(folder) == ""
+    assert whole_folders.why_broken(folder) == ""
     assert mlx_saves.state_of(folder) == {"step": 7, "random": [1, 2.5, "x"]}
     for name, tree in trees.items():
         found, known = mlx_saves.load(folder, name), dict(tree_flatten(tree))
@@ -47,7 +47,7 @@ def test_damage_to_any_file_is_found(tmp_path, trees, name, damage):
         file.unlink()
     else:
         file.write_bytes(content if damage == "flip" else content[:-1])
-    assert mlx_saves.why_broken(str(tmp_path / "one"))
+    assert whole_folders.why_broken(str(tmp_path / "one"))
 
 
 def test_fill_keeps_the_containers_that_compiled_functions_hold(trees):
