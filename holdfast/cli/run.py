@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
 @click.option("--run", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Folder of the run.")
 @click.option("--name", default="", metavar="NAME", help="Name of the folder under runs/; default: the script's name.")
-@click.option("--resume-args", default="", metavar="ARGS", help="Arguments to add to COMMAND when it is restarted.")
+@click.option(
+    "--resume-args",
+    default="",
+    metavar="ARGS",
+    help="Arguments to add to COMMAND when it is restarted after it has saved a checkpoint.",
+)
 @click.option("--allow-changes", is_flag=True, help=SETTINGS["allow_changes"].help)
 @click.option(
     "--max-attempts",

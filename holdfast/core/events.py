@@ -576,6 +576,20 @@ class PartUsed(Event, frozen=True, kw_only=True):
     can_stop: bool = False
 
 
+class FileSaved(Event, frozen=True, kw_only=True):
+    """The script saved a file with torch, safetensors or accelerate; later saves of the same file are not reported."""
+
+    path: str
+    step: int = 0  # optimizer steps of this attempt before it
+
+
+class ResumeArgsChosen(Event, frozen=True, kw_only=True):
+    """Whether a new attempt gets the script's own resume arguments: only if the script has saved a checkpoint."""
+
+    arguments: tuple[str, ...]
+    checkpoint: str = ""  # newest intact file that the script saved in this run; empty: it starts over without them
+
+
 class ChangeApplied(Event, frozen=True, kw_only=True):
     """A change to the settings was applied in the script."""
 

@@ -23,6 +23,7 @@ from holdfast.core.runfolder import SETTINGS, checkpoints_folder, run_of
 from holdfast.core.setting_values import NEEDLESS_WAIT
 from holdfast.core.settings import DEFAULT_NODES_WAIT
 from holdfast.runs.new_folder import RUNS, new_folder
+from holdfast.runs.script_checkpoints import may_use_resume_args
 from holdfast.runs.supervise import RunSpec
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.ladders import command_ladder
@@ -126,7 +127,7 @@ def _launch(request: CommandRequest, attempt: Path, changes: Changes, resume: bo
     path = [str(PRELOAD), *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(path)
     environment.setdefault("PYTHONUNBUFFERED", "1")  # so that what was printed before a kill is on disk
-    arguments = request.resume_args if resume else ()
+    arguments = request.resume_args if resume and may_use_resume_args(request, attempt) else ()
     command = (*request.command, *arguments)
     return Launch(command, Path(request.cwd), environment, attempt, takes_interrupts=True)
 

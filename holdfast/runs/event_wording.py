@@ -1,5 +1,6 @@
 """What the log of a run shows of each event: on a terminal, in a page's history. Most events show nothing."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,16 @@ def _script_event(event: ev.Event) -> list[Line]:
             return [Line(text, "!")]
         case ev.StartedOver():
             return [Line("no checkpoint of this run was found; starting from the beginning", "..")]
+        case ev.ResumeArgsChosen(checkpoint=""):
+            words = clean(shlex.join(event.arguments))
+            return [
+                Line(
+                    f"the script has saved no checkpoint in this run; starting from the beginning without {words}", ".."
+                )
+            ]
+        case ev.ResumeArgsChosen():
+            words, name = clean(shlex.join(event.arguments)), clean(Path(event.checkpoint).name)
+            return [Line(f"adding {words}: the script saved {name} in this run", "..")]
         case ev.Evaluated():
             text = f"step {event.step:,}: validation {evaluation_text(event.metrics)}"
             return [Line(text, "ok", "training")]

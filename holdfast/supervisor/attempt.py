@@ -33,6 +33,7 @@ from holdfast.core.events import (
     ProcessesLeft,
     Progressed,
     Quiet,
+    ResumeArgsChosen,
     Resumed,
     StartedOver,
     StopStarted,
@@ -85,6 +86,7 @@ _STRAGGLER_SECONDS = 3.0  # for helpers that outlive a finished child, such as a
 _PASSED_ON: tuple[type[Event], ...] = (
     *(PartUsed, Resumed, CheckpointRejected, ChangeApplied, ChangeRefused, BadNumbersFound),
     *(CheckpointSkipped, CheckpointFailed, CheckpointOverBudget, StartedOver, BackendChanged),
+    ResumeArgsChosen,
 )
 
 

@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from holdfast.core.event_log import find_last, read_events
-from holdfast.core.events import ProcessesEnded, SettingsRemembered, TrainingStopped
+from holdfast.core.events import ProcessesEnded, ResumeArgsChosen, SettingsRemembered, TrainingStopped
 from holdfast.core.runfolder import EVENTS, OUTPUT
 from holdfast.supervisor.members import find_members
 from tests.lab.supervised import SCRIPTS, finish, resume, start, supervise, wait_for_step, weights
@@ -50,6 +51,19 @@ def test_loop_with_own_checkpoints_has_identical_weights(tmp_path, unbroken, lab
     assert first.outcome == ("hung" if fault in ("stop", "sleep") else "died")
     assert len(done.outcomes) == 2
     assert same
+
+
+@pytest.mark.parametrize(("fault_at", "checkpoint"), [("10", ""), ("30", "checkpoint.pt")])
+def test_resume_args_wait_for_the_first_checkpoint(tmp_path, unbroken, fault_at, checkpoint):
+    faults = {"FAULT": "kill", "FAULT_AT": fault_at, "STRICT": "1"}  # the script fails if it has nothing to resume from
+    done = supervise(tmp_path / "run", *LOOP, tmp_path / "out", options=RESUMES, **faults)
+    assert done.exit_code == 0, done.output
+    assert [one.outcome for one in done.outcomes] == ["died", "finished"]
+    chosen = find_last(done.attempt(2) / EVENTS, ResumeArgsChosen)
+    assert chosen
+    assert (chosen.arguments, Path(chosen.checkpoint).name) == (("--resume",), checkpoint)
+    assert ("resumed at 20" in done.log(2)) == bool(checkpoint)
+    assert weights(tmp_path / "out") == unbroken
 
 
 def test_run_survives_supervisor_kills_at_random_moments(tmp_path, unbroken, lab_row):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast_preload import event_writer, script_settings, weight_check
+from holdfast_preload import event_writer, saved_files, script_settings, weight_check
 from holdfast_preload.wraps import Function, around, in_phase
 
 _MANY_TEXTS = 1000
@@ -14,6 +14,7 @@ def after_safetensors(module: Any) -> None:
     """Phases of saving and loading safetensors files."""
     for name in ("save_file", "save_model"):
         around(module, name, lambda save: weight_check.before_saving(in_phase("save")(save)))
+        around(module, name, saved_files.reporting("filename"))
     for name in ("load_file", "load_model"):
         around(module, name, in_phase("load"))
 
@@ -48,6 +49,7 @@ def after_datasets_load(module: Any) -> None:
 def after_accelerator(module: Any) -> None:
     """Phases of saving and resuming in loops that use accelerate."""
     around(module.Accelerator, "save_state", in_phase("save"))
+    around(module.Accelerator, "save_state", saved_files.reporting("return"))
     around(module.Accelerator, "load_state", in_phase("resume"))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from holdfast_preload import event_writer, script_settings, weight_check
+from holdfast_preload import event_writer, saved_files, script_settings, weight_check
 from holdfast_preload.beat_page import BEAT, EVALUATE, FIRST_STEP
 from holdfast_preload.wraps import Function, around, given, in_phase
 
@@ -39,6 +39,7 @@ def after_module(module: Any) -> None:
 def after_serialization(module: Any) -> None:
     """Phases of saving and loading."""
     around(module, "save", lambda save: weight_check.before_saving(in_phase("save")(save)))
+    around(module, "save", saved_files.reporting("f"))
     around(module, "load", in_phase("load"))
 
 

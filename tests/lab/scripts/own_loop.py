@@ -16,7 +16,7 @@ torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 first, checkpoint = 0, output / "checkpoint.pt"
-if "--resume" in sys.argv and checkpoint.exists():
+if "--resume" in sys.argv and (checkpoint.exists() or "STRICT" in os.environ):
     state = torch.load(checkpoint)
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
@@ -34,7 +34,7 @@ for step in range(first, int(os.environ.get("STEPS", "200"))):
         draft = output / "draft.pt"
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, draft)
         draft.replace(checkpoint)
-    if step == 90 and fault and not (output / "happened").exists():
+    if step == int(os.environ.get("FAULT_AT", "90")) and fault and not (output / "happened").exists():
         (output / "happened").touch()
         if fault == "segfault":
             ctypes.string_at(0)
