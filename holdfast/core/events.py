@@ -583,6 +583,13 @@ class FileSaved(Event, frozen=True, kw_only=True):
     step: int = 0  # optimizer steps of this attempt before it
 
 
+class ResumeForeseen(Event, frozen=True, kw_only=True):
+    """How the script can resume after a failure, by its source; written at the start of the first attempt."""
+
+    how: Literal["trainer", "lightning", "steps", "resume_args", "own_option", "none"]
+    option: str = ""  # the script's own option, as one would type it
+
+
 class ResumeArgsChosen(Event, frozen=True, kw_only=True):
     """Whether a new attempt gets the script's own resume arguments: only if the script has saved a checkpoint."""
 

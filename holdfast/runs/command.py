@@ -16,13 +16,15 @@ from typing import Any
 import holdfast
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import Problem, RequestError, invalid_settings
+from holdfast.core.event_log import EventLog
 from holdfast.core.records import Changes, CommandRequest, write_request
 from holdfast.core.redact import is_secret
 from holdfast.core.run_memory import RunMemory, key_of
-from holdfast.core.runfolder import SETTINGS, checkpoints_folder, run_of
+from holdfast.core.runfolder import EVENTS, NODES, SETTINGS, checkpoints_folder, run_of
 from holdfast.core.setting_values import NEEDLESS_WAIT
 from holdfast.core.settings import DEFAULT_NODES_WAIT
 from holdfast.runs.new_folder import RUNS, new_folder
+from holdfast.runs.resume_options import foresee
 from holdfast.runs.script_checkpoints import may_use_resume_args
 from holdfast.runs.supervise import RunSpec
 from holdfast.supervisor.child import Launch
@@ -127,6 +129,8 @@ def _launch(request: CommandRequest, attempt: Path, changes: Changes, resume: bo
     path = [str(PRELOAD), *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(path)
     environment.setdefault("PYTHONUNBUFFERED", "1")  # so that what was printed before a kill is on disk
+    if not resume and attempt.parent.name != NODES and (foreseen := foresee(request)):
+        EventLog(attempt / EVENTS).write(foreseen)
     arguments = request.resume_args if resume and may_use_resume_args(request, attempt) else ()
     command = (*request.command, *arguments)
     return Launch(command, Path(request.cwd), environment, attempt, takes_interrupts=True)

@@ -135,6 +135,8 @@ def _script_event(event: ev.Event) -> list[Line]:
             return [Line(text, "!")]
         case ev.StartedOver():
             return [Line("no checkpoint of this run was found; starting from the beginning", "..")]
+        case ev.ResumeForeseen():
+            return [Line(_resume_foreseen(event), "..")]
         case ev.ResumeArgsChosen(checkpoint=""):
             words = clean(shlex.join(event.arguments))
             return [
@@ -181,6 +183,27 @@ def _script_event(event: ev.Event) -> list[Line]:
             counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in made.items())
             return [Line(f"epoch {event.epoch + 1} starts with {counts}", "..", is_detail=True)]
     return []
+
+
+_RESUMES_FROM = {
+    "trainer": "the newest whole checkpoint of its Trainer",
+    "lightning": "the newest whole checkpoint of Lightning",
+    "steps": "the newest checkpoint of holdfast.steps",
+}
+
+
+def _resume_foreseen(event: ev.ResumeForeseen) -> str:
+    match event.how:
+        case "resume_args":
+            return f"after a failure, {clean(event.option)} is added once the script has saved a checkpoint"
+        case "own_option":
+            return (
+                "the script seems to have its own resume option; to continue after a failure,"
+                f" add --resume-args={clean(shlex.quote(event.option))}"
+            )
+        case "none":
+            return "after a failure, the script starts from the beginning; holdfast.steps would let it continue"
+    return f"after a failure, the script continues from {_RESUMES_FROM[event.how]}"
 
 
 def quiet_text(event: ev.Quiet) -> str:

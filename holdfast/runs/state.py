@@ -209,7 +209,7 @@ OF_TRAINING = (
     *(ev.CheckpointStarted, ev.CheckpointSaved, ev.CheckpointFailed, ev.CheckpointSkipped, ev.CheckpointRejected),
     *(ev.CheckpointOverBudget, ev.BestCheckpointMissing, ev.Resumed, ev.BackendChanged, ev.StartedOver),
     *(ev.BadNumbersFound, ev.WeightsChecked, ev.TrainingStopped, ev.TrainingFinished),
-    *(ev.PartUsed, ev.FileSaved, ev.ResumeArgsChosen, ev.ChangeApplied, ev.ChangeRefused),
+    *(ev.PartUsed, ev.FileSaved, ev.ResumeForeseen, ev.ResumeArgsChosen, ev.ChangeApplied, ev.ChangeRefused),
 )
 
 # What the history of a run shows. The rest comes by the thousand, or is in the attempt.

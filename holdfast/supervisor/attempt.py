@@ -35,6 +35,7 @@ from holdfast.core.events import (
     Quiet,
     ResumeArgsChosen,
     Resumed,
+    ResumeForeseen,
     StartedOver,
     StopStarted,
     Ticked,
@@ -86,7 +87,7 @@ _STRAGGLER_SECONDS = 3.0  # for helpers that outlive a finished child, such as a
 _PASSED_ON: tuple[type[Event], ...] = (
     *(PartUsed, Resumed, CheckpointRejected, ChangeApplied, ChangeRefused, BadNumbersFound),
     *(CheckpointSkipped, CheckpointFailed, CheckpointOverBudget, StartedOver, BackendChanged),
-    ResumeArgsChosen,
+    *(ResumeArgsChosen, ResumeForeseen),
 )
 
 
