@@ -69,7 +69,11 @@ def unpack(path: Path, on_progress: Progress = no_progress) -> Path:
     try:
         draft.mkdir()
         _write_all(path, draft, on_progress)
-        draft.rename(home)
+        try:
+            draft.rename(home)
+        except OSError:
+            if not home.is_dir():  # otherwise another process has unpacked the same archive meanwhile
+                raise
         _forget_oldest(home.parent)
     except _DAMAGED as error:
         raise RequestError(
@@ -94,8 +98,15 @@ def unpack(path: Path, on_progress: Progress = no_progress) -> Path:
 def _forget_oldest(cache: Path) -> None:
     """Keep only the archives that were used last; an older one is unpacked again when it is needed."""
     entries = [path for path in cache.iterdir() if not path.name.startswith(".")]
-    for path in sorted(entries, key=lambda path: path.stat().st_mtime, reverse=True)[_KEPT:]:
+    for path in sorted(entries, key=_changed_at, reverse=True)[_KEPT:]:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # another process has removed it
+        return 0.0
 
 
 def _write_all(path: Path, folder: Path, on_progress: Progress) -> None:
@@ -110,9 +121,7 @@ def _write_all(path: Path, folder: Path, on_progress: Progress) -> None:
         files += 1
         if files > MOST_FILES:
             raise _too_large(path, f"more than {MOST_FILES:,} files")
-        target = folder.joinpath(*name.parts)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("xb") as out:
+        with _new_file(path, folder.joinpath(*name.parts), entry) as out:
             while chunk := entry.content.read(_CHUNK_BYTES):
                 written += len(chunk)
                 if written > most:
@@ -121,6 +130,18 @@ def _write_all(path: Path, folder: Path, on_progress: Progress) -> None:
                 on_progress(f"unpacking {path.name}", written, None, "bytes")
     if not files:
         raise RequestError(f"{path.name} is an archive without files", found=human_bytes(packed))
+
+
+def _new_file(path: Path, target: Path, entry: _Entry) -> IO[bytes]:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return target.open("xb")
+    except (FileExistsError, NotADirectoryError) as error:  # also names that differ only in case, on a Mac
+        raise RequestError(
+            f"{path.name} cannot be unpacked: two entries have the same name",
+            found=repr(entry.name[:100]),
+            try_next=("pack the files again, each under its own name",),
+        ) from error
 
 
 def _entries(path: Path) -> Iterator[_Entry]:

@@ -139,6 +139,26 @@ class TestArchives:
         cut.write_bytes(cut.read_bytes()[:20_000])
         assert refused(cut).exit_code == 2
 
+    def test_two_entries_of_one_name_are_refused(self, tmp_path):
+        twice = tarred(tmp_path / "a.tar", {"a.csv": TABLE}, "w")
+        with tarfile.open(twice, "a") as archive:
+            archive.addfile(tarfile.TarInfo("a.csv"))
+        assert "a.csv" in refused(twice).found
+        assert "a.csv/b.csv" in refused(zipped(tmp_path / "b.zip", {"a.csv": TABLE, "a.csv/b.csv": TABLE})).found
+
+    def test_an_archive_unpacked_by_two_processes_is_read(self, tmp_path, monkeypatch):
+        path = zipped(tmp_path / "a.zip", SPLIT_FILES)
+        write_all = archives._write_all
+
+        def write_after_another_process(path, folder, on_progress):
+            monkeypatch.setattr(archives, "_write_all", write_all)
+            archives.unpack(path)
+            folder.mkdir(exist_ok=True)
+            write_all(path, folder, on_progress)
+
+        monkeypatch.setattr(archives, "_write_all", write_after_another_process)
+        assert surveyed(path)["splits"] == {"train": 60, "validation": 8, "test": 9}
+
     def test_an_archive_without_data_is_refused(self, tmp_path):
         assert refused(zipped(tmp_path / "a.zip", {"a.png": "x", "b.png": "y"})).what.startswith("a.zip")
 
