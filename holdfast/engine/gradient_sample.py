@@ -21,7 +21,7 @@ def sampled(gradient: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def write_sample(folder: Path, sample: Sample) -> None:
     """Keep the sample that others are compared with."""
-    np.savez(folder / _FILE, allow_pickle=False, **sample)
+    np.savez(folder / _FILE, **sample)
 
 
 def read_sample(folder: Path) -> Sample | None:
