@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.core.data_warnings import DataWarning, data_warning
 from holdfast.core.errors import RequestError, install, leave_out
@@ -25,9 +25,6 @@ from holdfast.data.examples import exact_hash
 from holdfast.data.sources import Source
 from holdfast.data.sources.rows import RowSource
 from holdfast.data.split import draw
-
-if TYPE_CHECKING:
-    pass
 
 _FOLDS = 5
 _MOST_ROWS = 200_000
@@ -87,7 +84,7 @@ def check_labels(source: Source, on_progress: Progress = no_progress) -> LabelCh
     layout = source.layout
     if not isinstance(source, RowSource) or layout.labels is None or layout.labels.is_multi:
         raise RequestError(
-            "only labels of which each text has one can be checked",
+            "labels can be checked only if each text has exactly one",
             found=f"{layout.task}, {layout.form}",
             try_next=(leave_out("check_labels"),),
             setting="check_labels",

@@ -44,7 +44,7 @@ def owner_of(path: str) -> str:
     if installed := _INSTALLED.search(path):
         return installed["package"]
     for folder in path.split("/")[:-1]:
-        if folder in LIBRARIES and f"/{folder}/" in f"/{path}":
+        if folder in LIBRARIES:
             return folder
     return PYTHON if _PYTHON_CODE.search(path) else ""
 
