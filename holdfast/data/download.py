@@ -60,15 +60,21 @@ def local_copy(url: str, on_progress: Progress = no_progress) -> Path:
 
 
 def _download(url: str, home: Path, on_progress: Progress) -> Path:
-    part = home / "data.part"
+    part, tag_file = home / "data.part", home / "tag.part"
+    tag = tag_file.read_text(encoding="utf-8") if tag_file.exists() else ""
+    if not tag:  # left by an earlier download: nothing says whether the file at the address is still the same
+        part.unlink(missing_ok=True)
     for attempt in range(1, _ATTEMPTS + 1):
         have = part.stat().st_size if part.exists() else 0
         headers = {"User-Agent": "holdfast"} | ({"Range": f"bytes={have}-"} if have else {})
+        headers |= {"If-Range": tag} if have and tag else {}
         opener = urllib.request.build_opener(_SafeRedirects)
         try:
             with opener.open(urllib.request.Request(url, headers=headers), timeout=WAIT_SECONDS) as answer:
                 name = _name_of(url, answer)
                 _refuse_page(url, answer)
+                tag = _tag_of(answer)
+                tag_file.write_text(tag, encoding="utf-8")
                 is_rest = answer.status == 206
                 whole = int(answer.headers.get("Content-Length") or 0) + (have if is_rest else 0)
                 with part.open("ab" if is_rest else "wb") as out:
@@ -76,6 +82,7 @@ def _download(url: str, home: Path, on_progress: Progress) -> Path:
             if whole and size < whole:
                 raise http.client.IncompleteRead(b"", whole - size)
             part.rename(home / name)
+            tag_file.unlink()
             return home / name
         except urllib.error.HTTPError as error:
             if error.code == 416:  # the part is not a part of this file
@@ -97,6 +104,12 @@ def _copy(answer: IO[bytes], out: IO[bytes], size: int, whole: int | None, name:
         out.write(chunk)
         on_progress(f"downloading {name}", size, whole, "bytes")
     return size
+
+
+def _tag_of(answer: Any) -> str:
+    """What identifies this version of the file; empty if the server does not say it exactly."""
+    tag = str(answer.headers.get("ETag") or "")
+    return tag if tag.startswith('"') and tag.isascii() else ""
 
 
 def _name_of(url: str, answer: Any) -> str:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from holdfast.cli.survey import survey as survey_command
 from holdfast.core.errors import RequestError
 from holdfast.core.settings import TrainRequest
-from holdfast.data import archives
+from holdfast.data import archives, download
 from holdfast.data.download import local_copy
 from holdfast.runs.new_train import with_local_data
 from tests.unit.data.conftest import csv_text, labelled, sentences
@@ -327,6 +327,19 @@ class TestUrls:
         content = csv_text(labelled(9000)).encode()
         assert surveyed(served("/big.csv", content, cut=100_000))["rows"] == 9000
         assert served.asked == [("/big.csv", None), ("/big.csv", "bytes=100000-")]
+
+    def test_an_earlier_download_continues_only_with_the_same_file(self, served, monkeypatch):
+        monkeypatch.setattr("time.sleep", lambda seconds: None)
+        monkeypatch.setattr(download, "_ATTEMPTS", 1)
+        content = csv_text(labelled(9000)).encode()
+        for path, tag in (("/tagged.csv", {"ETag": '"1"'}), ("/plain.csv", {})):
+            url = served(path, content, cut=100_000, **tag)
+            refused(url)
+            assert surveyed(served(path, content, **tag))["rows"] == 9000
+        assert served.asked == [
+            *(("/tagged.csv", None), ("/tagged.csv", "bytes=100000-")),
+            *(("/plain.csv", None), ("/plain.csv", None)),
+        ]
 
     @pytest.mark.parametrize(
         ("path", "content", "kind"), [("/page", b"<html></html>", "text/html; charset=utf-8"), ("/none.csv", None, "")]
