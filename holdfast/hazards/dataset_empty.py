@@ -22,7 +22,7 @@ HAZARD = Hazard(
         ),
         proves(
             "error",
-            r"(?i)\b(?:train(?:ing)?[ _]?(?:data)?(?:set)?|eval(?:uation)?[ _]?(?:data)?set|data(?:set|loader)?)`?\b[^\n]{0,40}\b(?:is empty|has (?:no|0|zero) (?:rows|samples|examples|data|elements|length)|(?:has|of) (?:length|size) 0|contains no)\b",
+            r"(?i)\b(?:train(?:ing)?[ _]?(?:data)?(?:set)?|eval(?:uation)?[ _]?(?:data)?set|data(?:set|loader)?)`?\b[^\n]{0,40}\b(?:is empty|has (?:no|0|zero) (?:rows|samples|examples|data|elements|length)|(?:has|of) (?:length|size) 0|contains no (?:valid |usable |training )?(?:rows|samples|examples|data|elements|records|images|files))\b",
         ),
         suggests(
             "error",
@@ -80,6 +80,7 @@ HAZARD = Hazard(
         "ZeroDivisionError: division by zero",
         "IndexError: list index out of range",
         "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.csv'",
+        "ValueError: The dataset contains no column named 'label'",
         "UserWarning: no labels found in 3 of 5000 images, they are used as background",
     ),
 )

@@ -33,7 +33,7 @@ HAZARD = Hazard(
         ),
         proves(
             "error",
-            r"(?i)(?:at most one of|only one of|can ?not (?:both )?be (?:used|set|enabled|true) (?:together|at the same time)|mutually exclusive|both)\b[^\n]{0,80}(?:fp16|bf16|max_steps|quantiz|load_in_[48]bit|deepspeed|fsdp)",
+            r"(?i)(?:at most one of|only one of|can ?not (?:both )?be (?:used|set|enabled|true) (?:together|at the same time)|mutually exclusive|(?:can ?not|can't|do not|don't|must not|should not) [^\n]{0,30}\bboth)\b[^\n]{0,80}(?:fp16|bf16|max_steps|quantiz|load_in_[48]bit|deepspeed|fsdp)",
         ),
         suggests(
             "error",
@@ -66,6 +66,7 @@ HAZARD = Hazard(
         "ValueError: `packing` cannot be used with `padding_free`",
     ),
     near_misses=(
+        "RuntimeError: expected both inputs of the product to be bf16, but found float and bf16",
         "RuntimeError: shape '[2, -1, 32, 128]' is invalid for input of size 8192",
         "ValueError: Expected input batch_size (8) to match target batch_size (4096).",
     ),
