@@ -1,4 +1,4 @@
-"""What `explain` adds to an error: the own line and its likely reasons, or what the installed package has."""
+"""What `explain` adds to an error: the user's own line with likely reasons, or what the installed package has."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,7 +11,7 @@ _REASONS: Mapping[BugKind, tuple[str, str]] = {
         "the key is spelled differently there, perhaps with a space or in capitals",
     ),
     "missing_attribute": (
-        "the object is of another class than the code expects: print type(...) there",
+        "the object is not of the class that the code expects: print type(...) there",
         "{value} is misspelled, or is only set by a method that has not run",
     ),
     "none_value": (
@@ -28,31 +28,31 @@ _REASONS: Mapping[BugKind, tuple[str, str]] = {
     ),
     "index_range": (
         "the sequence is shorter than expected, perhaps empty: print its length",
-        "the index counts from 1, or belongs to another sequence",
+        "the index starts at 1 instead of 0, or belongs to another sequence",
     ),
     "wrong_arguments": (
         "the call does not fit the signature: an argument is misspelled, missing or in the wrong position",
-        "the function is from another version than the call was written for",
+        "the call was written for another version of the function",
     ),
     "wrong_type": (
-        "a value has another type than expected: print type(...) there",
-        "a value came in as text from a file, the command line or the environment",
+        "a value has an unexpected type: print type(...) there",
+        "a value was read as text from a file, the command line or the environment",
     ),
     "shape": (
         "two layers or tensors disagree about a size: print the shapes right before this line",
-        "the last batch is smaller, or the number of classes, tokens or channels is another than the code has",
+        "the last batch is smaller, or the number of classes, tokens or channels is not what the code assumes",
     ),
     "device": (
-        "the model or a tensor was not moved to the device of the others: .to(device)",
+        "the model or a tensor was not moved to the same device as the others: .to(device)",
         "a tensor is created inside forward() or the loss without device=...",
     ),
     "unpack": (
-        "the function or the data set returns another number of values than the line takes",
+        "the function or dataset returns a different number of values than this line unpacks",
         "a single value was returned where a pair was expected",
     ),
     "conversion": (
         "a row has text where a number is expected, such as a header, a unit or an empty field",
-        "the columns are in another order than the code assumes",
+        "the columns are not in the order that the code assumes",
     ),
     "missing_file": (
         "the path is relative and the program runs in another folder: print os.getcwd()",
@@ -60,7 +60,7 @@ _REASONS: Mapping[BugKind, tuple[str, str]] = {
     ),
     "import": (
         "the file that defines {value} is not on the path: run the program from the project's folder",
-        "{value} was renamed, or a file of your own has the name of the package",
+        "{value} was renamed, or one of your own files has the same name as the package",
     ),
     "assertion": (
         "the program's own check failed: its condition is on this line",
@@ -68,14 +68,14 @@ _REASONS: Mapping[BugKind, tuple[str, str]] = {
     ),
     "division": (
         "a count is zero: no batches, no examples or no positive labels",
-        "an average is taken before anything was added",
+        "an average is computed before anything was added",
     ),
     "syntax": (
         "a bracket, a quote or a colon is missing on this line or the one before",
         "the code is written for another version of Python",
     ),
     "recursion": (
-        "a function calls itself without an end, often a property or __getattr__ that reads itself",
+        "a function calls itself endlessly, often a property or __getattr__ that reads itself",
         "a structure refers to itself",
     ),
     "interrupted": (
@@ -83,7 +83,7 @@ _REASONS: Mapping[BugKind, tuple[str, str]] = {
         "if it had stopped responding: this line is what it was waiting for",
     ),
     "other": (
-        "the code reached a state that this line does not allow: the message says which",
+        "the code reached a state that this line does not allow; the message says which one",
         "an input differs from what the code was written for: print the values on this line",
     ),
 }

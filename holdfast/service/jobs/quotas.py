@@ -1,4 +1,4 @@
-"""What one user may take of a shared service: waiting runs, datasets, disk, time and priority.
+"""How much of a shared service one user may use: waiting runs, datasets, disk space and priority.
 
 How many runs of one user train at once is decided where jobs are claimed (`leases.claimable`). Administrators have no
 limits. Each limit is a setting of the service; 0 disables it.
@@ -8,7 +8,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db.models import QuerySet, Sum
 
-from holdfast.core.errors import Advice, Problem, RequestError, invalid_settings
+from holdfast.core.errors import Problem, RequestError, invalid_settings
 from holdfast.core.text import human_bytes, plural
 from holdfast.service.jobs.models import Dataset, DatasetState, Job, JobState, TrainedModel
 
@@ -43,14 +43,17 @@ def check_new_upload(owner: User, size_bytes: int) -> None:
 
 
 def check_room_of(owner: User, size_bytes: int) -> None:
-    """Refuse bytes beyond what the owner may store in datasets and models."""
+    """Refuse data beyond what the owner may store in datasets and models."""
     most, used = settings.BYTES_PER_USER, stored_bytes(owner)
     if most and not owner.is_superuser and used + size_bytes > most:
         raise QuotaReached(
             "your storage on this service is full",
-            found=f"your datasets and models have {human_bytes(used)}, this one {human_bytes(size_bytes)}; "
+            found=f"your datasets and models use {human_bytes(used)}, and this one needs {human_bytes(size_bytes)}; "
             f"the limit is {human_bytes(most)}",
-            try_next=("delete datasets or models that you no longer need", _ask("HOLDFAST_BYTES_PER_USER")),
+            try_next=(
+                "delete datasets or models that you no longer need",
+                "ask an administrator to raise HOLDFAST_BYTES_PER_USER",
+            ),
         )
 
 
@@ -67,7 +70,3 @@ def _require(rows: "QuerySet[Job] | QuerySet[Dataset]", most: int, noun: str, ho
             found=plural(found, noun),
             try_next=(advice, "ask an administrator for a higher limit"),
         )
-
-
-def _ask(variable: str) -> Advice | str:
-    return f"ask an administrator to raise {variable}"
