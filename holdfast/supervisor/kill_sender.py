@@ -15,7 +15,8 @@ from holdfast.core.observations import KillSender
 _ANSWER_SECONDS = 2.0
 _CLOCK_SECONDS = 30.0  # Slurm looks after its limits about twice a minute
 _GUARDS: tuple[KillSender, ...] = ("systemd-oomd", "earlyoom")
-_KILLED = re.compile(r"(?i)kill")
+_KILLED_GROUP = re.compile(r"Killed (?P<group>/\S*)")  # systemd-oomd; the groups below it are killed too
+_KILLED_PROCESS = re.compile(r"(?i)kill.*\bprocess (?P<pid>\d+)")  # earlyoom
 _STATE = re.compile(r"\bJobState=(\w+)")
 _STATES: dict[str, KillSender] = {
     "TIMEOUT": "slurm_time_limit",
@@ -33,12 +34,17 @@ def _guard(pids: set[int], groups: list[str], since: float) -> tuple[KillSender,
     for name in _GUARDS:
         command = ("journalctl", "--quiet", "--no-pager", "--output=cat", f"--since=@{int(since)}", f"--unit={name}")
         for line in _output(*command).splitlines():
-            is_ours = any(group in line for group in groups) or any(
-                str(pid) in re.findall(r"\d+", line) for pid in pids
-            )
-            if _KILLED.search(line) and is_ours:
+            if _killed_ours(line, pids, groups):
                 return name, line.strip()[:200]
     return None
+
+
+def _killed_ours(line: str, pids: set[int], groups: list[str]) -> bool:
+    if match := _KILLED_GROUP.search(line):
+        killed = match["group"].rstrip("/")
+        return any(f"{group}/".startswith(f"{killed}/") for group in groups)
+    process = _KILLED_PROCESS.search(line)
+    return process is not None and int(process["pid"]) in pids
 
 
 def _slurm(now: float) -> tuple[KillSender, str] | None:

@@ -16,10 +16,11 @@ def tool(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
 
-    def make(name: str, prints: str) -> None:
+    def make(name: str, prints: str, asked: str = "") -> None:
         (tmp_path / "text").write_text(prints)
         file = Path(tmp_path / name)
-        file.write_text(f'#!/bin/sh\nwhile read -r line; do echo "$line"; done < {tmp_path}/text\n')
+        answer = f'while read -r line; do echo "$line"; done < {tmp_path}/text'
+        file.write_text(f'#!/bin/sh\ncase "$*" in *"{asked}"*) {answer};; esac\n')
         file.chmod(0o755)
 
     return make
@@ -30,17 +31,20 @@ def test_nobody_is_named_without_a_trace(tool):
 
 
 @pytest.mark.parametrize(
-    ("line", "sender"),
+    ("unit", "line", "is_ours"),
     [
-        (f"Killed {GROUP} due to memory pressure for /user.slice being 61.25% > 50.00% for > 20s", "systemd-oomd"),
-        ('sending SIGKILL to process 41 uid 1000 "python": badness 914, VmRSS 14021 MiB', "systemd-oomd"),
-        ("Killed /user.slice/user-1000.slice/session-9.scope due to memory pressure", ""),
-        ("low memory! at or below SIGTERM limits, process 4123", ""),
+        ("systemd-oomd", f"Killed {GROUP} due to memory pressure for /user.slice being 61% > 50% for > 20s", True),
+        ("systemd-oomd", "Killed /user.slice/user-1000.slice due to memory used (98%) / total", True),
+        ("systemd-oomd", "Killed /user.slice/user-1000.slice/session-9.scope due to memory pressure", False),
+        ("systemd-oomd", f"Killed {GROUP}d/app.scope due to memory pressure for {GROUP} being 61.25% > 50.00%", False),
+        ("earlyoom", 'sending SIGKILL to process 41 uid 1000 "python": badness 914, VmRSS 14021 MiB', True),
+        ("earlyoom", 'sending SIGKILL to process 4100 uid 41 "python": badness 914, VmRSS 14021 MiB', False),
+        ("earlyoom", "low memory! at or below SIGTERM limits, process 41", False),
     ],
 )
-def test_memory_guard_is_named_only_for_our_processes(tool, line, sender):
-    tool("journalctl", line + "\n")  # it answers for the first unit that is asked for
-    assert find_sender({41}, [GROUP, "/"], 0.0)[0] == sender
+def test_memory_guard_is_named_only_for_our_processes(tool, unit, line, is_ours):
+    tool("journalctl", line + "\n", f"--unit={unit}")
+    assert find_sender({41}, [GROUP, "/"], 0.0) == ((unit, line) if is_ours else ("", ""))
 
 
 @pytest.mark.parametrize(
