@@ -1,4 +1,4 @@
-"""Ends a process with its parent: the kernel's signal on Linux, a kqueue on macOS, a look each second elsewhere.
+"""Ends a process with its parent: the kernel's signal on Linux, a kqueue on macOS, a check every second elsewhere.
 
 Standard library only, nothing of Holdfast: `supervisor/launch.py` and the preload load this file by its path.
 """
@@ -16,8 +16,8 @@ _LOOK_SECONDS = 1.0
 def end_with_parent(number: int = signal.SIGTERM, parent_pid: int | None = None) -> None:
     """Send this process a signal when its parent ends; at once if that has happened already.
 
-    On Linux it survives exec, and follows the thread that started this process. Elsewhere a thread waits, which ends
-    with exec.
+    On Linux the request survives exec, and is about the thread that started this process. Elsewhere a thread waits for
+    the parent, and that thread ends with exec.
     """
     parent = os.getppid() if parent_pid is None else parent_pid
     if sys.platform == "linux":

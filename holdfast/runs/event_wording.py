@@ -89,7 +89,7 @@ def _attempt_event(event: ev.Event) -> list[Line]:
             return _attempt_ended(event)
         case ev.CauseCorrected():
             cause = clean(short_cause_text(event.cause))
-            return [Line(f"attempt {event.number}: its crash report came; {cause}{named_text(event.slug)}", "x")]
+            return [Line(f"attempt {event.number}: its crash report arrived; {cause}{named_text(event.slug)}", "x")]
         case ev.WatchLimited():
             is_detail = event.blindness.system == "macos"
             return [Line(clean(blindness_text(event.blindness)), "..", is_detail=is_detail)]

@@ -46,7 +46,7 @@ class LateReports:
         return number in self._expected
 
     def take(self) -> list[tuple[Outcome, Diagnosis]]:
-        """Each attempt whose cause a new report has changed. Looks once a second at most."""
+        """Each attempt whose cause a new report has changed. Looks at most once a second."""
         now = time.monotonic()
         if not self._expected or now - self._looked_at < _LOOK_SECONDS:
             return []

@@ -15,7 +15,7 @@ from holdfast.supervisor.waits import read_waits
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _USR1_BIT, _ALARM_BIT = 1 << 9, 1 << 13
-_MAX_THREADS = 512  # of one process; with more a sample would cost more than it tells
+_MAX_THREADS = 512  # of one process; with more, a sample would cost more than it is worth
 _PROC = Path("/proc")
 
 
