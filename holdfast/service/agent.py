@@ -216,7 +216,7 @@ class Agent:
                     self._notify_trouble(state)
             elif at - self._polled_at >= min(_STOP_POLL_SECONDS, self._renew_seconds) and not self._stopping:
                 self._polled_at = at
-                asked = leases.look(self._job_id, self._claim)
+                asked = leases.stop_asked(self._job_id, self._claim)
                 self._stop("lost" if asked is None else "stop" if asked else "")
         except DatabaseError as error:
             log(f"the database did not respond: {error}")

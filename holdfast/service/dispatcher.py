@@ -145,7 +145,7 @@ class Dispatcher:
 
 def requeue_dead(job_id: int, claimed: uuid.UUID) -> bool:
     """Requeue a job whose agent is dead; False while its supervisor still lives on this machine."""
-    if leases.look(job_id, claimed) is None:
+    if leases.stop_asked(job_id, claimed) is None:
         return True
     if holder(Job(pk=job_id).folder):
         return False

@@ -166,7 +166,7 @@ def renew(job_id: int, claimed: uuid.UUID, **copied: object) -> bool:
     return _change(_held(job_id, claimed), lease_until=_lease_end(), **copied)
 
 
-def look(job_id: int, claimed: uuid.UUID) -> bool | None:
+def stop_asked(job_id: int, claimed: uuid.UUID) -> bool | None:
     """Whether a user has requested that our job stops; None when it is no longer ours."""
     found: bool | None = _held(job_id, claimed).values_list("stop_asked", flat=True).first()
     return found
