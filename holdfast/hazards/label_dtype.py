@@ -12,7 +12,6 @@ from holdfast.hazards import Hazard, proves, seen, suggests
 
 _CLASS_LOSS = r"nll_loss|cross_entropy|CrossEntropy|NLLLoss|ClassNLLCriterion|CTCLoss|ctc_loss"
 _FLOAT_LOSS = r"binary_cross_entropy|BCE|mse_loss|MSELoss|MSE|smooth_l1|l1_loss|L1Loss|huber|kl_div"
-_LOSS = seen("log", rf"{_CLASS_LOSS}|{_FLOAT_LOSS}|\bloss\b|\bLoss\b|[Ll]abels?\b|\btargets?\b")
 
 HAZARD = Hazard(
     slug="label-dtype",

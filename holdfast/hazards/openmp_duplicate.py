@@ -81,14 +81,6 @@ def _dies_in_openmp(evidence: Evidence) -> Passage | None:
     return None
 
 
-def _two_files(evidence: Evidence) -> Passage | None:
-    """Two different OpenMP files in the image list of a crash report or debugger."""
-    found: dict[str, Passage] = {}
-    for match, passage in evidence.log.search(r"(?<!\w)(/[^\s:'\"]*/lib(?:omp|iomp5)\.dylib)"):
-        found.setdefault(match[1], passage)
-    return list(found.values())[1] if len(found) > 1 else None
-
-
 HAZARD = Hazard(
     slug="openmp-duplicate",
     title="two OpenMP runtimes were loaded into one process",

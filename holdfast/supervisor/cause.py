@@ -63,12 +63,8 @@ def find_cause(evidence: Evidence, diagnosis: Diagnosis, collected: CollectedEvi
     )
 
 
-def what_was_ruled_out(evidence: Evidence) -> tuple[RuledOut, ...]:
-    """What was asked on this system and answered with no."""
-    return tuple(_ruled_out(evidence))
-
-
 def _ruled_out(evidence: Evidence) -> Iterator[RuledOut]:
+    """What was asked on this system and answered with no."""
     asked = {question for one in evidence.observed(Asked) for question in one.questions}
     if any(evidence.observed(NoOomKill)):
         yield "memory_kill"

@@ -12,8 +12,6 @@ from holdfast.core.errors import Problem, RequestError, invalid_settings
 from holdfast.core.text import human_bytes, plural
 from holdfast.service.jobs.models import Dataset, DatasetState, Job, JobState, TrainedModel
 
-PRIORITIES = (-100, 100)  # above 0 only for administrators
-
 
 class QuotaReached(RequestError):
     """A user has reached a limit; the request itself is fine."""
