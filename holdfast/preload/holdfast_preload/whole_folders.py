@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from typing import Any, Callable
 
 _MANIFEST = "manifest.json"
@@ -73,9 +74,20 @@ def sync(path: str) -> None:
     with contextlib.suppress(OSError):  # a file system without it
         file = os.open(path, os.O_RDONLY)
         try:
-            os.fsync(file)
+            _flush(file)
         finally:
             os.close(file)
+
+
+def _flush(file: int) -> None:
+    """As `holdfast.core.artifacts.flush_to_disk`, which scripts cannot import: fsync of macOS leaves it in a cache."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        with contextlib.suppress(OSError):  # not on every file system
+            fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(file)
 
 
 def _checksum(path: str) -> str:
