@@ -27,6 +27,11 @@ _LIBRARIES_NAMES = (
     "multiprocess"
 )
 LIBRARIES = frozenset(_LIBRARIES_NAMES.split())
+# People have folders with these names too: `project/datasets/loader.py` is their own file.
+_COMMON_WORDS = frozenset(
+    "accelerate apex click datasets evaluate fire google haiku hydra lightning optimum packaging ray requests six "
+    "spacy swift yaml".split()
+)
 _INSTALLED = re.compile(r"(?:site|dist)-packages/(?:[^/]+\.egg/)?(?P<package>[\w-]+)")
 _REMOTE_CODE = re.compile(r"(?:^|/)transformers_modules/|/\.cache/torch/hub/")
 _PYTHON_CODE = re.compile(
@@ -43,8 +48,10 @@ def owner_of(path: str) -> str:
         return REMOTE
     if installed := _INSTALLED.search(path):
         return installed["package"]
-    for folder in path.split("/")[:-1]:
-        if folder in LIBRARIES:
+    folders = path.split("/")[:-1]
+    for before, folder in zip(("", *folders), folders, strict=False):
+        # A library's own repository is `trl/trl/...` or `trl/src/...`, and a shortened path starts with the library.
+        if folder in LIBRARIES and (folder not in _COMMON_WORDS or before in (folder, "src") or folder == folders[0]):
             return folder
     return PYTHON if _PYTHON_CODE.search(path) else ""
 

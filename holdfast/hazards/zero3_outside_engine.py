@@ -15,7 +15,7 @@ HAZARD = Hazard(
     title="partitioned weights were used outside their engine",
     kind="error",
     signs=(
-        proves("error", r"'weight' must be 2-D|weight should have at least three dimensions"),
+        suggests("error", r"'weight' must be 2-D|weight should have at least three dimensions"),
         proves(
             "error",
             r"object has no attribute 'ds_(?:id|tensor|shape|status|numel|summary)'|ZeroParamStatus\.(?:NOT_AVAILABLE|INFLIGHT)|still have inflight params|InflightParamRegistry",

@@ -62,7 +62,7 @@ SPLIT_FILES = {
     "set/val.csv": csv_text(labelled(8, seed=1)),
     "set/test.csv": csv_text(labelled(9, seed=2)),
 }
-CLASSES = {f"{split}{label}/{at}.txt": text for split in ("",) for at, (text, label) in enumerate(ROWS)}
+CLASSES = {f"{label}/{at}.txt": text for at, (text, label) in enumerate(ROWS)}
 
 
 class TestArchives:

@@ -100,7 +100,11 @@ def test_finished_run_has_no_bug():
         ("C:\\Python311\\Lib\\site-packages\\pandas\\core\\frame.py", "pandas"),
         ("torch/nn/modules/module.py", "torch"),
         ("/usr/lib/python3.12/json/decoder.py", PYTHON),
-        ("/root/.cache/huggingface/modules/transformers_modules/phi3/modeling_phi3.py", REMOTE),
+        ("/home/jo/.cache/huggingface/modules/transformers_modules/phi3/modeling_phi3.py", REMOTE),
+        ("/home/jo/project/datasets/loader.py", ""),
+        ("/home/jo/swift/train.py", ""),
+        ("/home/jo/accelerate/src/accelerate/launchers.py", "accelerate"),
+        ("datasets/arrow_dataset.py", "datasets"),
     ],
 )
 def test_owner_of_a_source_file(path, owner):
