@@ -46,7 +46,7 @@ def wait_for_exit(pid: int) -> None:
     if sys.platform == "darwin" and _wait_in_kernel(pid):
         return
     is_parent = os.getppid() == pid
-    while os.getppid() == pid if is_parent else _is_there(pid):
+    while os.getppid() == pid if is_parent else is_alive(pid):
         time.sleep(_LOOK_SECONDS)
 
 
@@ -68,7 +68,8 @@ def _wait_in_kernel(pid: int) -> bool:
     return False
 
 
-def _is_there(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process exists, also one of another user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

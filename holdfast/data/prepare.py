@@ -20,6 +20,7 @@ from holdfast.core.artifacts import flush_to_disk, to_plain
 from holdfast.core.disk_space import FULL, why_not
 from holdfast.core.errors import MachineError, RequestError, set_to
 from holdfast.core.facts import SPLITS, DatasetFacts, Task
+from holdfast.core.parent_death import is_alive
 from holdfast.core.plan import USUAL_LENGTH, Choice
 from holdfast.core.prepared import FORMAT, Manifest
 from holdfast.core.progress import Progress, no_progress
@@ -241,18 +242,8 @@ def _clear_drafts(folder: Path) -> None:
     """Remove the drafts of killed preparations, but not of one that still runs."""
     for draft in folder.parent.glob(f".{folder.name}.draft-*"):
         pid = draft.name.rpartition("-")[2]
-        if not (pid.isdigit() and _is_alive(int(pid))) or int(pid) == os.getpid():
+        if not (pid.isdigit() and is_alive(int(pid))) or int(pid) == os.getpid():
             shutil.rmtree(draft, ignore_errors=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _remove_prepared(folder: Path) -> None:

@@ -14,8 +14,8 @@ import weakref
 from typing import Any, Callable
 
 from holdfast_preload import event_writer, script_settings, weight_check
-from holdfast_preload.beat_page import BEAT, EVALUATE, FIRST_STEP
-from holdfast_preload.wraps import Function, around, in_phase
+from holdfast_preload.beat_page import BEAT
+from holdfast_preload.wraps import Function, around, in_phase, then_evaluate, then_first_step
 
 _CHECKED = 4  # of the smallest weights
 
@@ -101,7 +101,7 @@ def after_core(mx: Any) -> None:
 
 def after_optimizers(module: Any) -> None:
     """Count the updates of every optimizer."""
-    around(module.Optimizer, "__init__", _then_first_step)
+    around(module.Optimizer, "__init__", then_first_step)
     around(module.Optimizer, "update", STEPS.updating)
     around(module.Optimizer, "apply_gradients", STEPS.updating)
     around(module.MultiOptimizer, "apply_gradients", STEPS.updating)
@@ -109,7 +109,7 @@ def after_optimizers(module: Any) -> None:
 
 def after_module(module: Any) -> None:
     """Treat `model.eval()` between steps as the start of an evaluation, which the next step ends."""
-    around(module.Module, "eval", _then_evaluate)
+    around(module.Module, "eval", then_evaluate)
 
 
 def are_finite(weights: Any) -> bool:
@@ -169,24 +169,6 @@ def _then_commit(evaluate: Function) -> Function:
         STEPS.commit()
 
     return evaluated
-
-
-def _then_first_step(init: Function) -> Function:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  (takes the place of a method)
-        init(self, *args, **kwargs)
-        if not BEAT.step:
-            BEAT.enter(FIRST_STEP)
-
-    return __init__
-
-
-def _then_evaluate(to_eval: Function) -> Function:
-    def eval_(self: Any) -> Any:
-        if BEAT.step:
-            BEAT.enter(EVALUATE)
-        return to_eval(self)
-
-    return eval_
 
 
 def _nan_flags(only: tuple[str, ...]) -> list[bool]:

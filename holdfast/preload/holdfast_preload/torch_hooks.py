@@ -9,8 +9,8 @@ import sys
 from typing import Any
 
 from holdfast_preload import event_writer, saved_files, script_settings, weight_check
-from holdfast_preload.beat_page import BEAT, EVALUATE, FIRST_STEP
-from holdfast_preload.wraps import Function, around, given, in_phase
+from holdfast_preload.beat_page import BEAT
+from holdfast_preload.wraps import Function, around, given, in_phase, then_evaluate, then_first_step
 
 
 def after_torch(torch: Any) -> None:
@@ -28,12 +28,12 @@ def after_optimizer(module: Any) -> None:
         event_writer.write_once("not_observed", module=module.__name__, name="register_optimizer_step_post_hook")
         return
     register(BEAT.stepped)
-    around(module.Optimizer, "__init__", lambda init: weight_check.watch(_then_first_step(init)))
+    around(module.Optimizer, "__init__", lambda init: weight_check.watch(then_first_step(init)))
 
 
 def after_module(module: Any) -> None:
     """Treat `model.eval()` between steps as the start of an evaluation, which the next step ends."""
-    around(module.Module, "eval", _then_evaluate)
+    around(module.Module, "eval", then_evaluate)
 
 
 def after_serialization(module: Any) -> None:
@@ -46,24 +46,6 @@ def after_serialization(module: Any) -> None:
 def after_convert_frame(module: Any) -> None:
     """The phase of compiling: tracing a function and the backend's work on it."""
     around(module, "_compile", in_phase("compile"))
-
-
-def _then_first_step(init: Function) -> Function:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  (takes the place of a method)
-        init(self, *args, **kwargs)
-        if not BEAT.step:
-            BEAT.enter(FIRST_STEP)
-
-    return __init__
-
-
-def _then_evaluate(to_eval: Function) -> Function:
-    def eval_(self: Any) -> Any:
-        if BEAT.step:
-            BEAT.enter(EVALUATE)
-        return to_eval(self)
-
-    return eval_
 
 
 def _reported(compile_: Function) -> Function:

@@ -7,7 +7,7 @@ import inspect
 from typing import Any, Callable
 
 from holdfast_preload import event_writer
-from holdfast_preload.beat_page import BEAT, NUMBERS
+from holdfast_preload.beat_page import BEAT, EVALUATE, FIRST_STEP, NUMBERS
 
 Function = Callable[..., Any]
 
@@ -53,3 +53,25 @@ def given(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         elif parameter.kind is parameter.VAR_POSITIONAL and named.get(parameter.name):
             raise TypeError(f"{function.__qualname__} takes *{parameter.name}")
     return named
+
+
+def then_first_step(init: Function) -> Function:
+    """Wrap an optimizer's `__init__`: what follows is the first step."""
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  (takes the place of a method)
+        init(self, *args, **kwargs)
+        if not BEAT.step:
+            BEAT.enter(FIRST_STEP)
+
+    return __init__
+
+
+def then_evaluate(to_eval: Function) -> Function:
+    """Wrap a module's `eval`: between steps it begins an evaluation."""
+
+    def eval_(self: Any) -> Any:
+        if BEAT.step:
+            BEAT.enter(EVALUATE)
+        return to_eval(self)
+
+    return eval_
