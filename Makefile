@@ -31,7 +31,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
-	$(BIN)/pytest tests/unit tests/hazards tests/darwin
+	$(BIN)/pytest tests/unit tests/hazards tests/darwin -n 2
 
 # The tests of processes share the cores, three at a time because most of them wait. One that fails in that crowd is run
 # once more on its own; a real fault fails there too.
