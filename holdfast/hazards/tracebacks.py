@@ -29,8 +29,26 @@ _LIBRARIES_NAMES = (
 LIBRARIES = frozenset(_LIBRARIES_NAMES.split())
 # People have folders with these names too: `project/datasets/loader.py` is their own file.
 _COMMON_WORDS = frozenset(
-    "accelerate apex click datasets evaluate fire google haiku hydra lightning optimum packaging ray requests six "
-    "spacy swift yaml".split()
+    [
+        "accelerate",
+        "apex",
+        "click",
+        "datasets",
+        "evaluate",
+        "fire",
+        "google",
+        "haiku",
+        "hydra",
+        "lightning",
+        "optimum",
+        "packaging",
+        "ray",
+        "requests",
+        "six",
+        "spacy",
+        "swift",
+        "yaml",
+    ]
 )
 _INSTALLED = re.compile(r"(?:site|dist)-packages/(?:[^/]+\.egg/)?(?P<package>[\w-]+)")
 _REMOTE_CODE = re.compile(r"(?:^|/)transformers_modules/|/\.cache/torch/hub/")
