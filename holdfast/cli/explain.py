@@ -46,7 +46,9 @@ def explain(what: str | None, exit_status: str, as_json: bool) -> None:
     from holdfast.runs.observation_wording import diagnosis_fields
 
     if what is None:
-        click.echo(to_json([hazard.page() for hazard in all_hazards()]) if as_json else render_list(all_hazards()))
+        click.echo(
+            to_json({"hazards": [hazard.page() for hazard in all_hazards()]}) if as_json else render_list(all_hazards())
+        )
         return
     if exit_status and not parse_exit_status(exit_status):
         raise RequestError(

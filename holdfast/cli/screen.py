@@ -188,7 +188,7 @@ class RunView:
                 self._full_since = saved
                 return [Line(full_disk_text(saved), "!")]
             return []
-        if isinstance(event, ev.Evaluated) and attempt and attempt.epoch_steps:
+        if isinstance(event, ev.Evaluated) and event.metrics and attempt and attempt.epoch_steps:
             epoch = f"epoch {event.step / attempt.epoch_steps:.3g}, step {event.step:,}"
             self._evaluation = f"{epoch}: validation {evaluation_text(event.metrics)}"
             return [Line(self._evaluation, "ok", "training", is_detail=self._screen.is_live)]

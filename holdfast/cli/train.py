@@ -44,6 +44,14 @@ def train(
     The task, the columns and every setting that is not given are chosen for you; -v prints the reasons.
     Exit code 0: finished. 2: the request is wrong. 3: this machine cannot. 4: every fallback was tried.
     """
+    for one, other in (
+        (as_json and "--json", as_lines and "--json-lines"),
+        (quiet and "--quiet", verbose and "--verbose"),
+    ):
+        if one and other:
+            raise RequestError(
+                f"{one} and {other} cannot be combined", try_next=[f"leave out {one}", f"leave out {other}"]
+            )
     settings: dict[str, object] = dict(read_toml(config)) if config else {}
     asked = {name: value for name, value in given.items() if value is not None and value != () and is_given(name)}
     request = make_request({**settings, **asked, **({"data": data} if data else {})})

@@ -59,7 +59,7 @@ class SplitMetrics(msgspec.Struct, frozen=True, kw_only=True):
     samples: tuple[SampleAnswer, ...] = ()  # causal
     spread: Mapping[str, float] = {}  # standard deviation of the scores over folds, whose mean they are
     folds: int = 0
-    intervals: Mapping[str, tuple[float, float]] = {}  # 95% confidence intervals of the scores, by bootstrap over rows
+    intervals: Mapping[str, tuple[float, float]] = {}  # 95% confidence intervals of the scores
 
 
 class ModelMetrics(msgspec.Struct, frozen=True, kw_only=True):

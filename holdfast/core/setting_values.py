@@ -150,7 +150,7 @@ def _together(values: Mapping[str, Any]) -> Iterator[Problem]:
     if values.get("validation_share", 0.1) + values.get("test_share", 0.1) > 0.95:
         yield Problem("validation_share", "together with the test share, this leaves nothing to train on")
     if "fold" in values and values["fold"] > values.get("folds", 0):
-        yield Problem("fold", "needs the number of folds; give at least this many", str(values["fold"]))
+        yield Problem("fold", "also needs folds, the number of parts, which must not be smaller", str(values["fold"]))
     if values.get("folds") and "fold" not in values and values.get("nodes", 1) > 1:
         yield Problem("folds", "not with several machines; give each fold a run of its own")
     if values.get("folds"):

@@ -108,7 +108,7 @@ def _metrics(splits: Mapping[Split, SplitMetrics]) -> list[str]:
     names = dict.fromkeys(name for found in splits.values() for name in found.scores)
     lines = [f"| metric | {' | '.join(splits)} |", f"|---|{'---|' * len(splits)}"]
     lines += [f"| {name} | {' | '.join(_score(name, found) for found in splits.values())} |" for name in names]
-    lines.append("\nIn parentheses: 95% confidence intervals, by bootstrap over the rows.")
+    lines.append("\nIn parentheses: 95% confidence intervals.")
     for split, found in splits.items():
         if found.classes:
             lines += [f"\nBy label, {split}:\n", "| label | precision | recall | F1 | texts |\n|---|---|---|---|---|"]

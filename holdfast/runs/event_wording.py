@@ -148,8 +148,8 @@ def _script_event(event: ev.Event) -> list[Line]:
             words, name = clean(shlex.join(event.arguments)), clean(Path(event.checkpoint).name)
             return [Line(f"adding {words}: the script saved {name} in this run", "..")]
         case ev.Evaluated():
-            text = f"step {event.step:,}: validation {evaluation_text(event.metrics)}"
-            return [Line(text, "ok", "training")]
+            scores = evaluation_text(event.metrics)  # none without a validation split
+            return [Line(f"step {event.step:,}: validation {scores}", "ok", "training")] if scores else []
         case ev.CheckpointRejected():
             why = f": {clean(event.reason)}" if event.reason else ""
             return [

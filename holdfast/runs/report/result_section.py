@@ -13,8 +13,7 @@ from holdfast.runs.wording import NO_LABEL, gives_no_label, not_measured_text, s
 Confusion = Sequence[Sequence[int]]
 Intervals = Mapping[str, tuple[float, float]]
 INTERVALS = (
-    "In parentheses: 95% confidence intervals, by bootstrap over the rows. They do not include the choice of the seed "
-    "or of the training rows."
+    "In parentheses: 95% confidence intervals. They do not include the choice of the seed or of the training rows."
 )
 
 _SHOWN_CASES, _MORE_CASES = 8, 32

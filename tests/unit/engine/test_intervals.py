@@ -45,7 +45,15 @@ def test_classes_that_a_split_lacks_do_not_count():
     low, high = classifier_intervals(np.pad(scores, ((0, 0), (0, 2)), constant_values=-9.0), truth, False, 1)[
         "macro_f1"
     ]
-    assert (low, high) == (1.0, 1.0)
+    assert 0.98 < low < high == 1.0
+
+
+@pytest.mark.parametrize(("right", "expected"), [(12, (0.757, 1.0)), (53, (0.902, 0.997)), (0, (0.0, 0.243))])
+def test_few_rows_have_a_wide_interval(right, expected):
+    rows = 12 if right != 53 else 54
+    truth = np.zeros(rows, int)
+    scores = np.eye(2)[(np.arange(rows) >= right).astype(int)]
+    assert classifier_intervals(scores, truth, False, 1)["accuracy"] == pytest.approx(expected, abs=1e-3)
 
 
 def test_means_and_losses():
