@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,8 @@ def sampled(gradient: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def write_sample(folder: Path, sample: Sample) -> None:
     """Keep the sample that others are compared with."""
-    np.savez(folder / _FILE, **sample)
+    arrays: dict[str, Any] = dict(sample)  # the types of `savez` mistake a mapping for its option `allow_pickle`
+    np.savez(folder / _FILE, **arrays)
 
 
 def read_sample(folder: Path) -> Sample | None:

@@ -1,10 +1,10 @@
 """95% confidence intervals of metrics: how much a metric would vary with other rows of the same kind.
 
-Shares of rows, such as accuracy, have Wilson's interval, which holds for few rows too: with 12 of 12 right it is 76 to
-100%, where a bootstrap would say 100 to 100%. All other metrics have a bootstrap interval: the rows of a split are drawn
-again with replacement, up to a thousand times, and the metric is computed on each draw; the interval holds the middle
-95% of the values. Neither says anything about another seed or other training data. The draws depend only on the seed,
-so a resumed run reports the same numbers.
+Shares of rows, such as accuracy, have Wilson's interval, which holds for few rows too: with 12 of 12 right it is 76
+to 100%, where a bootstrap would say 100 to 100%. All other metrics have a bootstrap interval: the rows of a split are
+drawn again with replacement, up to a thousand times, and the metric is computed on each draw; the interval holds the
+middle 95% of the values. Neither says anything about another seed or other training data. The draws depend only on
+the seed, so a resumed run reports the same numbers.
 """
 
 import math
