@@ -100,11 +100,11 @@ def predict(
     else:
         for line in _lines(answers):
             click.echo(line)
-    if not as_json:
+    if not as_json and count:
         for note in notes:
             click.echo(f"[!]  {note}", err=True)
     if not count:
-        raise RequestError("no row has a text")
+        raise RequestError("no row has a text", found="\n".join(notes))
 
 
 def _rows(asking: "PredictionInputs", what: tuple[str, ...]) -> "Iterator[Question]":

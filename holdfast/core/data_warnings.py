@@ -64,8 +64,7 @@ SENTENCES = {
     "duplicates": "{rows:duplicate row} (ignoring case and spaces)",
     "conflicting-labels": "{texts:text} with different labels in several rows (such as rows {rows})",
     "leakage": "leakage: {rows:{split} row} with the same {part} as a row of another split",
-    "near-copies": "near-duplicates: {rows:{split} row} with nearly the same {part} as a training row (such as rows "
-    "{pairs})",
+    "near-copies": "near-duplicates: {rows:{split} row} with nearly the same {part} as a training row (rows {pairs})",
     "overlong": "{share:.1%} of the {role} lengths are over the model's limit of {limit:token} (longest: {longest})",
     # Labels
     "rare-labels": "labels with fewer rows than there are splits ({splits}), so not every split has them: {labels:q}",

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from holdfast.core.data_warnings import DataWarning, data_warning
 from holdfast.core.errors import RequestError, set_to
 from holdfast.core.facts import SPLITS, Lengths
+from holdfast.core.text import plural
 from holdfast.data import names
 from holdfast.data.badrows import BadRows, shortened
 from holdfast.data.data_request import DataRequest
+from holdfast.data.detect import AS_TEXT
 from holdfast.data.files import Files
 from holdfast.data.label_forms import in_order
 from holdfast.data.layout import ColumnLayout
@@ -26,7 +28,6 @@ _SHARED_BY = 1.25  # rows with the same value, on average, from which a column g
 _PARTS = {"classify": "text", "causal": "prompt", "two-tower": "query"}  # what examples of one split share
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _BOOLS = {"true", "false", "yes", "no", "0", "1"}
-_AS_TEXT = set_to("task", "causal", note="trains a language model on the text")
 
 
 def check_trainable(layout: ColumnLayout, tally: Tally, files: Files) -> None:
@@ -51,13 +52,14 @@ def check_is_table(request: DataRequest, layout: ColumnLayout, source: RowFile) 
         return
     with open_text(source.raw) as file, reading(source.path):
         first = next((line.strip() for line in file if line.strip()), "")
+    misnamed = [warning.text for warning in source.warnings if warning.kind == "misnamed"]
     why = "no header" if dialect.cuts else "no delimiter that splits its lines evenly"
     raise RequestError(
         f"{source.path.name} is not a table with columns to learn from",
-        found=f"{why}; the file begins with {shortened(first)}",
+        found="; ".join([*misnamed, why, f"the file begins with {shortened(first)}"]),
         try_next=(
             "add a first row that names the columns, such as text and label, or instruction and output",
-            _AS_TEXT,
+            AS_TEXT,
         ),
         setting="task",
     )
@@ -70,9 +72,9 @@ def check_is_corpus(request: DataRequest, layout: ColumnLayout, source: RowFile,
         return
     text = layout.roles["text"][0]
     raise RequestError(
-        f"found only text in {rows} rows, too few for a language model and nothing else to learn",
+        f"found only text in {plural(rows, 'row')}, too few for a language model and nothing else to learn",
         found=f"text in column {text!r}; columns: {', '.join(map(repr, source.columns))}",
-        try_next=("add a column of labels or answers", set_to("label_column", note="if there is one"), _AS_TEXT),
+        try_next=("add a column of labels or answers", set_to("label_column", note="if there is one"), AS_TEXT),
         setting="label_column",
     )
 

@@ -19,11 +19,26 @@ _EVERY_FILES = 500
 
 
 def classes_in(folder: Path) -> tuple[str, ...]:
-    """The subfolders that are classes, because each has text files and nothing else; none in any other folder."""
-    found = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and not entry.name.startswith((".", "_"))]
-    found = [entry for entry in found if entry.name.lower() not in NO_CLASS]
-    has_texts = all(any(_texts(entry)) and not _has_others(entry) for entry in found)
+    """The subfolders that are classes, because each has text files and nothing else; none in any other folder.
+
+    Empty subfolders do not count.
+    """
+    found = [entry for entry in _subfolders(folder) if not _is_empty(entry)]
+    has_texts = all(any(_texts(entry)) and not any(_others(entry)) for entry in found)
     return tuple(entry.name for entry in found) if len(found) > 1 and has_texts else ()
+
+
+def empty_classes(folder: Path) -> tuple[str, ...]:
+    """The subfolders of a folder of classes that have no files."""
+    return tuple(entry.name for entry in _subfolders(folder) if _is_empty(entry))
+
+
+def other_files(folder: Path) -> tuple[str, ...]:
+    """What keeps a folder from being read as a folder of classes although several subfolders have text files."""
+    found = _subfolders(folder)
+    if sum(any(_texts(entry)) for entry in found) < 2:
+        return ()
+    return tuple(str(path.relative_to(folder)) for entry in found for path in sorted(_others(entry)))
 
 
 def look_at_classes(folder: Path, on_progress: Progress = no_progress) -> RawFile:
@@ -76,9 +91,16 @@ def _texts(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _has_others(folder: Path) -> bool:
-    return any(
-        path.is_dir() or path.suffix.lower() not in _TEXT_ENDINGS
-        for path in folder.iterdir()
-        if not path.name.startswith(".")
-    )
+def _others(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if not path.name.startswith(".") and (path.is_dir() or path.suffix.lower() not in _TEXT_ENDINGS):
+            yield path
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    found = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and not entry.name.startswith((".", "_"))]
+    return [entry for entry in found if entry.name.lower() not in NO_CLASS]
+
+
+def _is_empty(folder: Path) -> bool:
+    return all(path.name.startswith(".") for path in folder.iterdir())

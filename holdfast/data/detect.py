@@ -30,6 +30,7 @@ _STRONG_POSITIVE = ("positive", "pos", "positives", "positive_passages", "positi
 _WEAK_POSITIVE = tuple(name for name in names.POSITIVE if name != "answer")
 _STRONG_ANSWER = ("completion", "response", "output", "chosen", "reply")
 _SECOND = ("sentence2", "question2", "text2", "hypothesis", "sent2")
+AS_TEXT = set_to("task", "causal", note="trains a language model on the text")
 _TITLES = ("title", "headline", "subject")
 
 
@@ -46,6 +47,8 @@ def detect(request: DataRequest, profiles: Profiles, repeated: Names = ()) -> Co
             found=f"columns: {', '.join(profiles)}",
             try_next=("give the columns different names",),
         )
+    if chosen.form == "text" and not request.task:
+        _check_is_no_guess(request, profiles)
     doubts = [one for weight, one in others if weight >= chosen_weight and one.task != chosen.task]
     warnings = [*chosen.warnings]
     if doubts and request.task is None and not request.label_column:
@@ -138,7 +141,10 @@ def _plain_text(request: DataRequest, profiles: Profiles) -> ColumnLayout | None
         columns = (max(texts, key=lambda profile: profile.mean_characters).name,) if texts else ()
     if not columns or not profiles[columns[0]].filled:
         return None
-    because = f"column {columns[0]!r} has text, and no other column says what to learn from it"
+    named = "was requested" if request.text_columns else "has text"
+    because = f"column {columns[0]!r} {named}"
+    if not request.task:
+        because += ", and no column of labels or answers was found"
     return _layout("causal", "text", {"text": columns}, because)
 
 
@@ -323,6 +329,33 @@ def _check_columns(request: DataRequest, profiles: Profiles) -> None:
                 try_next=(set_to(setting, closest(column, profiles)),),
                 setting=setting,
             )
+    if request.label_column in request.text_columns:
+        raise RequestError(
+            f"column {request.label_column!r} was requested for both the text and the labels",
+            found=f"columns: {', '.join(map(repr, profiles))}",
+            try_next=(set_to("text_column"), set_to("label_column", note="another column")),
+            setting="label_column",
+        )
+
+
+def _check_is_no_guess(request: DataRequest, profiles: Profiles) -> None:
+    """Refuse to train a language model on labels, or on texts that have a score, unless it was requested."""
+    for column in request.text_columns:
+        if names.find(names.LABEL, (column,)) and profiles[column].looks_like_labels:
+            raise RequestError(
+                f"column {column!r} has labels, not texts",
+                found=f"{profiles[column].distinct:,} different values in {profiles[column].filled:,} rows",
+                try_next=(set_to("label_column", column, note="in place of the text column"), AS_TEXT),
+                setting="text_column",
+            )
+    score = names.find(names.SCORE, tuple(profiles))
+    if not request.text_columns and score and profiles[score].kinds == {"number"} and profiles[score].distinct > 1:
+        raise RequestError(
+            f"column {score!r} has numbers to predict, not classes",
+            found=f"columns: {', '.join(map(repr, profiles))}",
+            try_next=("turn the numbers into classes, such as low, medium and high", AS_TEXT),
+            setting="task",
+        )
 
 
 def _no_reading(request: DataRequest, profiles: Profiles) -> RequestError:

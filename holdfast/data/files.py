@@ -13,7 +13,7 @@ from holdfast.core.errors import RequestError, type_command
 from holdfast.core.facts import SPLITS
 from holdfast.core.progress import Progress, no_progress
 from holdfast.data.archives import is_archive, unpack
-from holdfast.data.class_folder import NO_CLASS, classes_in
+from holdfast.data.class_folder import NO_CLASS, classes_in, empty_classes, other_files
 from holdfast.data.data_request import DEFAULT_SHARE, DataRequest
 from holdfast.data.names import SPLIT_VALUES
 from holdfast.data.rawfile import check_is_file
@@ -106,11 +106,20 @@ def _in_folder(folder: Path, archive: Path | None = None) -> Files:
         files = sorted(_data_files(folder)) or (_only_file(folder) if archive else [])
     except PermissionError as error:
         raise RequestError(f"no permission to read the folder {folder}", found=str(error)) from error
+    if not files and (others := other_files(folder)):
+        raise RequestError(
+            f"{shown} looks like a folder for each class, but not all of its files are texts",
+            found=", ".join(others[:5]) + (f" and {len(others) - 5:,} more" if len(others) > 5 else ""),
+            try_next=("leave only text files (.txt or .md) in the subfolders of the classes",),
+        )
     if not files:
         raise RequestError(
             f"{shown} has no data file" if archive else f"the folder {shown} has no data file",
             found=", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "an empty folder",
-            try_next=(f"use a file, or a folder with train.csv (or {', '.join(_ENDINGS[1:8])})",),
+            try_next=(
+                f"use a file, or a folder with train.csv (or {', '.join(_ENDINGS[1:8])})",
+                "or a folder with a subfolder of text files for each class",
+            ),
         )
     if len(files) == 1:
         return Files(splits={"train": (files[0],)})
@@ -163,7 +172,8 @@ def _class_splits(folder: Path) -> Files | None:
 
 
 def _unlabeled(folder: Path) -> tuple[DataWarning, ...]:
-    found = tuple(f"{folder.name}/{name}" for name in NO_CLASS if (folder / name).is_dir())
+    unlabeled = [name for name in NO_CLASS if (folder / name).is_dir()]
+    found = tuple(f"{folder.name}/{name}" for name in (*unlabeled, *empty_classes(folder)))
     return (data_warning("unread-files", files=found),) if found else ()
 
 

@@ -114,7 +114,7 @@ def _open_frame(raw: RawFile) -> RowFile:
         columns=columns,
         class_names={name: names for name, names in class_names(raw.path).items() if name in columns},
         choices=_choices(raw, Choice(kind, "its first bytes")),
-        warnings=(*_misnamed(raw.path, kind), *sheet_warnings(raw)),
+        warnings=(*_misnamed(raw, kind), *sheet_warnings(raw)),
     )
 
 
@@ -127,7 +127,7 @@ def _open_text(raw: RawFile, request: DataRequest) -> RowFile:
         found = Choice("csv", "a delimiter or a header was requested")
     kind = found.value
     choices = {**_choices(raw, found), "encoding": raw.encoding}
-    warnings = [*_misnamed(raw.path, kind)]
+    warnings = [*_misnamed(raw, kind)]
     if raw.encoding.value in ("cp1252", "latin-1"):
         other = set_to("encoding", note="if letters look wrong")
         encoding = {"encoding": raw.encoding.value, "because": raw.encoding.because}
@@ -234,7 +234,10 @@ def _extension(path: Path) -> str:
     return next((suffix for suffix in reversed(suffixes) if suffix not in (".gz", ".gzip")), "")
 
 
-def _misnamed(path: Path, kind: str) -> tuple[DataWarning, ...]:
+def _misnamed(raw: RawFile, kind: str) -> tuple[DataWarning, ...]:
+    path, packed = raw.path, raw.path.suffix.lower()
+    if packed == ".zip" or (packed in (".gz", ".gzip") and not raw.is_gzip):
+        return (data_warning("misnamed", file=path.name, extension=packed, format=NAMES[kind]),)
     extension = _extension(path)
     others = {ending for endings in _EXTENSIONS.values() for ending in endings}
     if extension in others and extension not in _EXTENSIONS[kind]:

@@ -17,7 +17,7 @@ from holdfast.data.data_request import DataRequest
 AS_GIVEN = Choice("as given", "the data says which rows are for which split")
 MOST_ROWS = 10_000  # of a split made here: more rows add little and cost time in every evaluation
 _TOLERANCE = 0.25  # how far a class may be from its share before its rows are ranked instead
-_FEWEST_ROWS = 4  # at least this many, and one goes to validation
+FEWEST_ROWS = 4  # at least this many, and one goes to validation
 # Where in [0, 1) validation and test begin: far apart, so that another share moves no row from one to the other.
 _STARTS = {1: 0.0, 2: 0.5}
 _MASK = (1 << 64) - 1
@@ -43,10 +43,17 @@ def split_off(
     codes = cut([keys[row] for row in training], [classes[row] for row in training], shares, request.seed)
     for row, code in zip(training, codes, strict=True):
         splits[row] = code
-    text = " and ".join(f"{share:.0%} for {name}" for name, share in shares.items())
+    real = {name: codes.count(SPLITS.index(name)) for name in shares}
+    expected = {name: len(training) * share for name, share in shares.items()}
     capped = f", at most {MOST_ROWS:,} each" if len(training) * max(shares.values()) > MOST_ROWS else ""
     stratified = ", stratified by label" if len(set(classes)) > 1 else ""
-    return Choice(f"{text}{capped}", f"not given, so split by content and seed {request.seed}{stratified}")
+    because = f"not given, so split by content and seed {request.seed}{stratified}"
+    if not capped and any(abs(real[name] - rows) > max(1.0, _TOLERANCE * rows) for name, rows in expected.items()):
+        requested = " and ".join(f"{share:.0%}" for share in shares.values())
+        because += f"; not {requested}, because copies of a text stay together and each class keeps rows for training"
+        shares = {name: rows / len(training) for name, rows in real.items()}
+    text = " and ".join(f"{share:.0%} for {name}" for name, share in shares.items())
+    return Choice(f"{text}{capped}", because)
 
 
 def _split_fold(
@@ -109,7 +116,7 @@ def cut(keys: Sequence[int], classes: Sequence[int], shares: Mapping[str, float]
             for row in _chosen(free, draws, len(rows) * share, share, _STARTS[code]):
                 codes[row] = code
     for code, share in wanted.items():
-        is_enough = len(keys) * share >= 1 or (code == 1 and len(keys) >= _FEWEST_ROWS)
+        is_enough = len(keys) * share >= 1 or (code == 1 and len(keys) >= FEWEST_ROWS)
         if code not in codes and is_enough:
             _fill_from_all(codes, code, members, draws, share)
     _reunite(codes, keys)

@@ -71,7 +71,8 @@ class PredictionInputs:
         said = [describe(bad) for bad in self.bad.listed[:3]]
         more = self.bad.count - len(said)
         said += [f"and {more:,} more rows that could not be read"] if more > 0 else []
-        return said + ([f"{self.empty_rows:,} rows have no text and were skipped"] if self.empty_rows else [])
+        noun = "row" if self.empty_rows == 1 else "rows"
+        return said + ([f"skipped {self.empty_rows:,} {noun} without text"] if self.empty_rows else [])
 
     def _asked(self, given: dict[str, Any], asked: dict[str, Any]) -> Question:
         self.empty_rows += not asked

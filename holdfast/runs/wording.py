@@ -33,6 +33,7 @@ from holdfast.core.scores import (
 )
 from holdfast.core.settings import TrainRequest
 from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
+from holdfast.data.split import FEWEST_ROWS
 from holdfast.runs.cause_wording import full_cause_text, short_cause_text
 from holdfast.runs.observation_wording import nan_text, observation_text, phase_text
 from holdfast.runs.state import AttemptState, RunState
@@ -484,7 +485,9 @@ def _scores(state: RunState) -> Iterator[Line]:
         if gives_no_label(metrics.scores):
             yield Line(f"{NO_LABEL}; try more epochs or a higher learning rate", "!")
     if not found:
-        yield Line(f"{not_measured_text(state)}. To measure it: --validation FILE, or --validation-share 0.2", "!")
+        rows = state.records.dataset.splits.get("train", 0) if state.records.dataset else 0
+        share = ", or --validation-share 0.2" if rows >= FEWEST_ROWS else ""
+        yield Line(f"{not_measured_text(state)}. To measure it: --validation FILE{share}", "!")
 
 
 def gives_no_label(metrics: Mapping[str, object]) -> bool:

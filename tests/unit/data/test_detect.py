@@ -128,6 +128,28 @@ class TestColumns:
             detected(table(text=TEXTS, label=labels("a", "b")), label_column="lable")
         assert caught.value.try_next == (set_to("label_column", "label"),)
 
+    @pytest.mark.parametrize("column", ["text", "label"])
+    def test_one_column_cannot_be_text_and_label(self, column):
+        with pytest.raises(RequestError) as caught:
+            detected(table(text=TEXTS, label=labels("a", "b")), text_columns=(column,), label_column=column)
+        assert (caught.value.exit_code, caught.value.setting) == (2, "label_column")
+
+    def test_labels_requested_as_text_need_a_task(self):
+        rows = table(text=TEXTS, label=labels("a", "b"))
+        with pytest.raises(RequestError) as caught:
+            detected(rows, text_columns=("label",))
+        assert caught.value.setting == "text_column"
+        assert (caught.value.action.setting, caught.value.action.value) == ("label_column", "label")
+        assert detected(rows, text_columns=("label",), task="causal").roles == {"text": ("label",)}
+
+    def test_texts_with_a_score_need_a_task(self):
+        rows = table(text=TEXTS, score=[at / 7 for at in range(40)])
+        with pytest.raises(RequestError, match="'score'") as caught:
+            detected(rows)
+        assert (caught.value.action.setting, caught.value.action.value) == ("task", "causal")
+        assert detected(rows, task="causal").roles == {"text": ("text",)}
+        assert detected(rows, text_columns=("text",)).form == "text"
+
     def test_a_repeated_name_is_refused_only_when_it_is_needed(self):
         profiles = profiles_of(table(text=TEXTS, label=labels("a", "b"), x=TEXTS, x_2=TEXTS))
         request = DataRequest(path="x")

@@ -119,6 +119,12 @@ class TestFormats:
         source, _, _ = read(write("rows.csv", json_lines(ROWS)))
         assert [(one.kind, one.values["format"]) for one in source.warnings] == [("misnamed", "JSON lines")]
 
+    @pytest.mark.parametrize("extension", [".zip", ".gz"])
+    def test_a_plain_file_named_as_packed_is_reported(self, write, extension):
+        source, _, _ = read(write(f"rows.csv{extension}", csv_text(ROWS)))
+        (found,) = source.warnings
+        assert (found.kind, found.values["extension"], found.values["format"]) == ("misnamed", extension, "CSV")
+
     def test_quoted_line_breaks_are_kept_and_lines_counted(self, write):
         _, rows, _ = read(write("a.csv", 'text,label\n"one\ntwo",pos\nthree,neg\n'))
         assert rows == [(2, {"text": "one\ntwo", "label": "pos"}), (4, {"text": "three", "label": "neg"})]

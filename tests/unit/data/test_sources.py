@@ -182,6 +182,25 @@ class TestFolders:
         assert (found["splits"]["test"], found["rows"], set(found["labels"])) == (20, 60, {"neg", "pos"})
         assert [one["values"]["files"] for one in found["warning_details"]] == [["train/unsup"]]
 
+    def test_a_line_named_as_an_archive_is_refused(self, write):
+        assert ".zip" in refused(write("line.zip", "just a line of words\n")).found
+
+    def test_an_empty_class_is_left_out(self, write, tmp_path):
+        for name, text in CLASSES.items():
+            write(f"set/{name}", text)
+        folder = next(iter((tmp_path / "set").rglob("*.txt"))).parent.parent
+        (folder / "neutral").mkdir()
+        found = surveyed(tmp_path / "set")
+        assert (found["task"], found["labels"]) == ("classify", {"neg": 30, "pos": 30})
+        assert [one["values"]["files"] for one in found["warning_details"]] == [[f"{folder.name}/neutral"]]
+
+    def test_a_picture_among_texts_is_named(self, write, tmp_path):
+        for name, text in CLASSES.items():
+            write(f"set/{name}", text)
+        folder = next(iter((tmp_path / "set").rglob("*.txt"))).parent
+        (folder / "stray.png").write_bytes(b"\x89PNG")
+        assert refused(tmp_path / "set").found == f"{folder.name}/stray.png"
+
     def test_odd_files_in_classes_are_listed(self, write, tmp_path):
         for at, (text, label) in enumerate(labelled(200)):
             write(f"set/{label}/{at}.txt", text)

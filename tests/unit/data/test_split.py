@@ -118,3 +118,12 @@ class TestFolds:
         with pytest.raises(RequestError) as caught:
             split_off(bytearray(rows), list(range(1, rows + 1)), [0] * rows, brought, request)
         assert caught.value.setting == "folds"
+
+
+def test_uneven_shares_are_stated_as_they_are():
+    copies = [number % 3 * 2654435761 for number in range(120)]
+    for request in (DataRequest(path=Path("x"), seed=seed) for seed in range(20)):
+        splits = bytearray(120)
+        chosen = split_off(splits, copies, [0] * 120, (), request)
+        real = [f"{splits.count(code) / 120:.0%} for {name}" for code, name in ((1, "validation"), (2, "test"))]
+        assert chosen.value == " and ".join(real)

@@ -141,6 +141,14 @@ def test_unmeasured_model_is_reported():
     assert "not measured: the data has no validation or test rows (all 21 rows are for training)" in text
 
 
+@pytest.mark.parametrize(("rows", "can_split"), [(3, False), (4, True)])
+def test_a_share_for_validation_is_advised_only_if_rows_suffice(rows: int, can_split: bool):
+    facts = DatasetFacts(task="classify", form="one label", rows=rows, columns=(), splits={"train": rows})
+    text = " ".join(line.text for line in closing_lines(ended("finished", DONE, dataset=facts)))
+    assert "--validation FILE" in text
+    assert ("--validation-share" in text) is can_split
+
+
 @pytest.mark.parametrize(("metrics", "is_none"), [({"micro_f1": 0}, True), ({"micro_f1": 0, "accuracy": 0}, False)])
 def test_only_a_model_without_any_label_is_called_so(metrics: dict[str, float], is_none: bool):
     assert gives_no_label(metrics) is is_none
