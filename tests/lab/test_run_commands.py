@@ -13,6 +13,9 @@ import pytest
 from holdfast.core.event_log import find_last, read_events
 from holdfast.core.events import ProcessesEnded, ResumeArgsChosen, SettingsRemembered, TrainingStopped
 from holdfast.core.runfolder import EVENTS, OUTPUT
+from holdfast.core.text import human_seconds
+from holdfast.runs.run_path import is_run
+from holdfast.runs.state import read_state
 from holdfast.supervisor.members import find_members
 from tests.lab.supervised import SCRIPTS, finish, resume, start, supervise, wait_for_step, weights
 
@@ -136,12 +139,14 @@ def test_sleep_before_first_step_is_shown_with_its_limit(tmp_path):
     run = tmp_path / "run"
     process = start(run, sys.executable, "-c", "import time; time.sleep(600)")
     deadline = time.monotonic() + 120
-    while "sleeps since" not in (seen := _status_text(run)):
-        assert time.monotonic() < deadline, seen
+    while not (doing := _activity(run)) or not doing.outside:
+        assert time.monotonic() < deadline, doing
         time.sleep(0.5)
+    shown = _status_text(run)
     process.send_signal(signal.SIGTERM)
     finish(process, run)
-    assert "30 min" in seen
+    assert (doing.outside.kind, doing.limit_seconds) == ("sleep", 1800)
+    assert human_seconds(doing.limit_seconds) in shown
 
 
 def test_ctrl_c_reaches_a_script_that_saves_on_it(tmp_path):
@@ -240,6 +245,12 @@ def _status(run) -> dict:
         [sys.executable, "-m", "holdfast", "status", str(run), "--json"], capture_output=True, text=True, check=True
     )
     return json.loads(asked.stdout)
+
+
+def _activity(run):
+    """What the newest attempt does, if it has begun."""
+    attempt = read_state(run).attempt if is_run(run) else None
+    return attempt.activity if attempt else None
 
 
 def _status_text(run) -> str:
