@@ -96,6 +96,7 @@ class Reason:
         "final_exit_code",
         "killed_at_start",
         "deliberate_exit",
+        "unexplained_exit",  # a code, and no error in the output
         "same_exit_code",
         "program_missing",
         "certain_bug",
@@ -104,6 +105,7 @@ class Reason:
         "unknown_error_again",
         "unknown_error",
         "nothing_left",
+        "no_fallback",  # none was tried, because none can help
     ]
     title: str = ""  # of the hazard, the fallback, the machine or the command that it names
     place: str = ""

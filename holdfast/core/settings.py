@@ -355,7 +355,10 @@ class TrainRequest:
         "computing",
         allowed=("cpu", "cuda", "mps"),
         traits=("basic", "processes"),
-        in_script={"cpu": "use_cpu=True in TrainingArguments, or .to('cpu')", "auto": "use_cpu=False"},
+        in_script={
+            "cpu": "use_cpu=True in TrainingArguments, or .to('cpu')",
+            "auto": "device = 'cuda' if torch.cuda.is_available() else 'cpu'",
+        },
     )
     precision: str | None = setting(
         None,

@@ -10,18 +10,22 @@ recompute activations. The effective batch does not change.
 from holdfast.core.plan import Remedy
 from holdfast.hazards import Hazard, proves, seen, suggests
 
-OUT_OF_MEMORY = (
-    r"(?:CUDA|HIP|XPU|GPU) out of memory|(?:CUDA|HIP)(?: driver| runtime)? error(?: \(?2\)?)?:? out of memory"
+_PHRASE = r"(?:CUDA|HIP|XPU|GPU) out of memory"  # which people also write in ordinary text
+_ERROR_FORMS = (
+    r"(?:CUDA|HIP)(?: driver| runtime)? error(?: \(?2\)?)?:? out of memory"
     r"|CUDA failure 2: out of memory|error(?:=| \()2\)? ?: ?out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY"
     r"|cudaErrorMemoryAllocation|CUDNN_STATUS_ALLOC_FAILED|Out of memory error on GPU \d|Triton Error \[CUDA\]: out of memory"
 )
+OUT_OF_MEMORY = f"{_PHRASE}|{_ERROR_FORMS}"
 
 HAZARD = Hazard(
     slug="cuda-oom",
     title="the GPU ran out of memory",
     kind="error",
     signs=(
-        proves("log", OUT_OF_MEMORY),
+        proves("error", _PHRASE),
+        proves("log", _ERROR_FORMS),
+        suggests("log", _PHRASE),
         proves("log", r"Tried to allocate [\d.]+ [KMG]iB(?: \(GPU|\. GPU|[\s\S]{0,80}total capaci?ty)"),
         # TensorFlow, JAX, MXNet and cupy word it differently.
         proves(

@@ -116,8 +116,9 @@ def _unknown(evidence: Evidence, harmless: tuple[tuple[Passage, Harmless], ...])
         title = "the program was interrupted"
         note = "KeyboardInterrupt: Ctrl-C, a stopped notebook or SIGINT ended it, which is not a failure by itself."
     elif evidence.errors:
-        last = list(evidence.errors)[-1]
-        note = f"No known hazard explains this error; it may be an ordinary bug in the program: {last.text}"
+        errors = list(evidence.errors)
+        error = next((one for one in errors if bug and one.line == bug.line), errors[-1])
+        note = f"No known hazard explains this error; it may be an ordinary bug in the program: {error.text}"
     else:
         note = "Nothing in the output is a known failure."
     return Diagnosis(

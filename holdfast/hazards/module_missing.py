@@ -60,7 +60,7 @@ HAZARD = Hazard(
         Remedy("see which interpreter runs, and what it has", command="holdfast doctor"),
         Remedy(
             "for a folder of the program itself: run from the folder that contains it",
-            command="PYTHONPATH=. python scripts/train.py",
+            command="PYTHONPATH=. python train.py",
         ),
     ),
     sources=(

@@ -17,8 +17,9 @@ HAZARD = Hazard(
     over=("segfault-other",),
     remedies=(
         Remedy(
-            "raise an exception there instead: it gives a reason and lets files be closed",
-            command="raise SystemExit(1)",
+            "change the line that sends the signal: an exception gives a reason and lets files be closed",
+            command="grep -n -e os.abort -e os.kill -e raise_signal train.py",
+            needs_script=True,
         ),
     ),
     sources=("https://docs.python.org/3/library/os.html#os.abort",),

@@ -34,7 +34,8 @@ HAZARD = Hazard(
             "log",
             r"Torch not compiled with CUDA enabled|PyTorch (?:was|is) (?:not )?compiled without CUDA|[Tt]orch (?:was|is) not compiled with (?:CUDA|cuda|GPU)",
         ),
-        proves(
+        # A CUDA build says the same where the driver or the card is missing.
+        suggests(
             "log", r"Attempting to deserialize object on a CUDA\s+device but torch\.cuda\.is_available\(\) is False"
         ),
         proves(
@@ -91,6 +92,7 @@ HAZARD = Hazard(
     near_misses=(
         "RuntimeError: Attempting to deserialize object on CUDA device 2 but torch.cuda.device_count() is 1.",
         "UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 10010).\n  return torch._C._cuda_getDeviceCount() > 0\nYOLOv5 v4.0 torch 1.7.1 CPU",
+        "UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 11040).\nRuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.",
         Case("UserWarning: torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.", "0"),
     ),
 )

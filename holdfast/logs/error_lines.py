@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 
+from holdfast.core.evidence import Evidence, Passage
 from holdfast.logs.log_lines import Line
 
 _LONGEST_MESSAGE_LINES = 60
@@ -111,6 +112,14 @@ def find_errors(lines: Iterable[Line]) -> Iterator[Line]:
                 yield number, line.rstrip()
         elif line.strip():
             traceback.is_open = is_announced = False
+
+
+def first_lines(evidence: Evidence) -> list[Passage]:
+    """The errors without the further lines of their messages; with them if the last error's first line has no text."""
+    raised = {one.line for one in evidence.exceptions}
+    errors = [error for error in evidence.errors if not error.text.startswith(" ")]
+    first = [error for error in errors if error.line in raised or _error(error.text, in_traceback=False)]
+    return errors if first and first[-1].text.endswith(":") else first or errors
 
 
 class _Traceback:

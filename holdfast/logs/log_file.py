@@ -15,7 +15,7 @@ from holdfast.core.evidence import Evidence
 from holdfast.core.observations import ExitStatus
 from holdfast.logs.log_lines import Line
 from holdfast.logs.log_text import read_lines
-from holdfast.logs.raw_bytes import Readable, decoded, read_bytes
+from holdfast.logs.raw_bytes import Readable, decoded, read_bytes, read_output
 
 _WHOLE_BYTES = 1 << 20  # a file up to this size is kept completely; crash reports are this small
 _HEAD_BYTES, _MIDDLE_BYTES, _TAIL_BYTES = 96 << 10, 224 << 10, 192 << 10
@@ -38,13 +38,19 @@ def read_log_file(log: Path | str | Readable, status: ExitStatus | str | None = 
     """
     if isinstance(log, (Path, str)):
         with Path(log).open("rb") as stream:
-            return read_lines(_kept_lines(stream), status)
-    return read_lines(_kept_lines(log), status)
+            return read_lines(_kept_lines(read_bytes(stream)), status)
+    return read_lines(_kept_lines(read_bytes(log)), status)
 
 
-def _kept_lines(stream: Readable) -> Iterator[Line]:
+def read_output_file(output: Path, status: ExitStatus | str | None = None) -> Evidence:
+    """Read the output of a program that was started here, which is neither compressed nor in UTF-16."""
+    with output.open("rb") as stream:
+        return read_lines(_kept_lines(read_output(stream)), status)
+
+
+def _kept_lines(blocks: Iterator[bytes]) -> Iterator[Line]:
     number = 0
-    for first, piece in _joined(_pieces(read_bytes(stream))):
+    for first, piece in _joined(_pieces(blocks)):
         if number:
             yield number, ""  # something was left out, so this is not the next line
         for number, line in enumerate(piece.split(b"\n"), start=first):

@@ -23,6 +23,11 @@ def read_bytes(stream: Readable) -> Iterator[bytes]:
     return _as_utf8(_blocks(stream))
 
 
+def read_output(stream: Readable) -> Iterator[bytes]:
+    """The output of a program as it was written: its first bytes may be anything, and say nothing about the rest."""
+    return iter(lambda: stream.read(_BLOCK_BYTES) or b"", b"")
+
+
 def decoded(line: bytes) -> str:
     """Decode one line as UTF-8, otherwise in the encoding of Windows."""
     try:
@@ -73,9 +78,10 @@ def _as_utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _wide_encoding(start: bytes) -> str:
     """The name of a two-byte encoding, by its byte-order mark or by the zeros in plain text."""
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
     sample = start[:2000]
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        # Spaces, digits and line ends have a zero byte in UTF-16; without any, the mark is part of other bytes.
+        return "utf-16" if len(sample) == 2 or 0 in sample else ""
     for offset, name in ((1, "utf-16-le"), (0, "utf-16-be")):
         zeros = sample[offset::2]
         if (

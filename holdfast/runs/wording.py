@@ -438,6 +438,7 @@ _REASONS = {
     "final_exit_code": "other settings would not help",
     "killed_at_start": "the process was killed {times} times right after it started",
     "deliberate_exit": "the program exited on purpose; retrying would not help",
+    "unexplained_exit": "it ended with an error code and printed no error that Holdfast knows, so it was not retried",
     "same_exit_code": "it exited with the same code again, without an error",
     "program_missing": "other settings would not help",
     "certain_bug": "retrying cannot fix this error",
@@ -446,6 +447,7 @@ _REASONS = {
     "unknown_error_again": "a second error without a known cause",
     "unknown_error": "an error without a known cause, and no setting to change",
     "nothing_left": "every fallback was tried",
+    "no_fallback": "no fallback can help",
 }
 
 

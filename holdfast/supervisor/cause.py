@@ -23,6 +23,7 @@ from holdfast.core.observations import (
     Verdict,
 )
 from holdfast.core.records import CollectedEvidence
+from holdfast.logs.error_lines import first_lines
 
 # What other processes of a job say after one of them has failed.
 _ECHO = re.compile(
@@ -108,6 +109,6 @@ def _crashed_in(evidence: Evidence) -> Frame | None:
 
 def _last_error(evidence: Evidence) -> str:
     """The last error in the output that is not the echo of another process's failure."""
-    errors = [passage.text for passage in evidence.errors if not passage.text.startswith(" ")]  # not continued lines
+    errors = [passage.text for passage in first_lines(evidence)]
     own = [error for error in errors if not _ECHO.search(error)]
     return (own or errors or [""])[-1]

@@ -41,7 +41,7 @@ from holdfast.core.observations import (
 from holdfast.core.records import CollectedEvidence, Outcome, read_record, write_record
 from holdfast.core.runfolder import EVENTS, OUTPUT, STACKS
 from holdfast.logs.exits import exit_status
-from holdfast.logs.log_file import read_log_file
+from holdfast.logs.log_file import read_log_file, read_output_file
 from holdfast.logs.log_text import read_evidence
 from holdfast.supervisor.child import Child, free_room
 from holdfast.supervisor.child_exits import ExitOrder, read_positions, read_ranks, signal_name
@@ -144,7 +144,7 @@ def read_attempt_evidence(attempt: Path) -> Evidence:
     if collected.part:  # of several machines, the one that is to blame
         return read_attempt_evidence(attempt / collected.part)
     output = attempt / OUTPUT
-    evidence = read_log_file(output, collected.exit) if output.exists() else read_evidence("", collected.exit)
+    evidence = read_output_file(output, collected.exit) if output.exists() else read_evidence("", collected.exit)
     for file in _stack_files(attempt):
         evidence = _joined(evidence, read_log_file(file))
     return dataclasses.replace(evidence, observations=collected.observations)

@@ -112,8 +112,8 @@ def choose_fallback(
         harmful = Reason(kind="made_worse", title=last.fallback.title if last.fallback else "")
         return _next_fallback(diagnosis, tried, ladder, current, allow_changes) or again(harmful)
     # The program ended by its own decision: it would decide the same again.
-    if _is_deliberate_exit(diagnosis, last):
-        return stop(Reason(kind="deliberate_exit"), last.exit_code)
+    if _is_unexplained_exit(diagnosis, last):
+        return stop(Reason(kind="unexplained_exit"), last.exit_code)
     if diagnosis.slug == OWN_EXIT and not has_progress:
         return stop(Reason(kind="deliberate_exit"), last.exit_code if last.ending == "code" else None)
     if diagnosis.slug == _PROGRAM_MISSING:
@@ -136,7 +136,8 @@ def choose_fallback(
         if any(one.slug == diagnosis.slug and one.place == last.place for one in before):
             return stop(Reason(kind="same_failure", place=last.place))
         return again(Reason(kind="own_failure_chance"))
-    return _next_fallback(diagnosis, tried, ladder, current, allow_changes) or stop(Reason(kind="nothing_left"))
+    given_up = Reason(kind="nothing_left" if any(one.fallback for one in tried) else "no_fallback")
+    return _next_fallback(diagnosis, tried, ladder, current, allow_changes) or stop(given_up)
 
 
 def _after_exception(
@@ -282,7 +283,7 @@ def _killed_externally_in_a_row(tried: Sequence[Tried]) -> int:
     return count
 
 
-def _is_deliberate_exit(diagnosis: Diagnosis, last: Tried) -> bool:
+def _is_unexplained_exit(diagnosis: Diagnosis, last: Tried) -> bool:
     """True when a program exited with its own code and without an error in its output, as after a wrong argument."""
     return diagnosis.slug == "unknown" and last.ending == "code" and not last.error and not last.step_reached
 

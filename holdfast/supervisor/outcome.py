@@ -24,6 +24,7 @@ from holdfast.core.plan import Fallback
 from holdfast.core.records import ChildInfo, Outcome, read_record
 from holdfast.core.runfolder import BEAT, BEATS, EVENTS, REFUSED
 from holdfast.hazards import find_hazard
+from holdfast.logs.error_lines import first_lines
 from holdfast.supervisor.child_exits import signal_name
 from holdfast.supervisor.ladder import Tried
 
@@ -114,7 +115,7 @@ def last_error(evidence: Evidence) -> tuple[str, str]:
     """The last exception in the output and where it was raised; of a hang or a crash only the place, where known."""
     if code := next(evidence.observed(OwnCode), None):
         return "", f"{code.place.file}:{code.place.line}"
-    errors = [error for error in evidence.errors if not error.text.startswith(" ")]  # not a continued line
+    errors = first_lines(evidence)
     if not errors:
         return "", ""
     before = "\n".join(passage.text for passage in evidence.log if passage.line <= errors[-1].line)

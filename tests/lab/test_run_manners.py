@@ -44,7 +44,7 @@ def run_program(folder: Path, name: str) -> Supervised:
         ("value", 2, "unknown", "same_error", "value.py:2"),
         ("lock", 2, "script-deadlock", "same_failure", "lock.py:6"),
         ("abort", 2, "script-abort", "same_failure", "abort.py:2"),
-        ("input", 1, "input-empty", "nothing_left", ""),
+        ("input", 1, "input-empty", "no_fallback", ""),
     ],
 )
 def test_program_fault_is_named_and_soon_given_up(tmp_path, name, attempts, slug, reason, place):

@@ -81,3 +81,27 @@ def test_two_load_addresses_prove_two_runtimes_without_any_message():
 def test_the_same_evidence_gives_the_same_answer():
     log = "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized."
     assert diagnose(read_evidence(log)) == diagnose(read_evidence(log))
+
+
+def test_old_driver_is_named_and_not_the_build():
+    log = (
+        "UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 11040).\n"
+        "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False."
+    )
+    assert named(log, "1") == "cuda-driver-mismatch"
+    assert diagnose(read_evidence(log.splitlines()[1], "1")).confidence == "likely"
+
+
+def test_ordinary_text_about_memory_proves_nothing():
+    log = "note: the CUDA out of memory test passed\nall 12 tests passed"
+    assert diagnose(read_evidence(log)).confidence != "proven"
+    error = diagnose(read_evidence("RuntimeError: CUDA out of memory.", "1"))
+    assert (error.slug, error.confidence) == ("cuda-oom", "proven")
+
+
+def test_unknown_error_keeps_the_first_line_of_its_message():
+    log = (
+        'Traceback (most recent call last):\n  File "s.py", line 5, in <module>\n    raise MyError(TEXT)\n'
+        "__main__.MyError: line one\nline two\n\n  line three"
+    )
+    assert diagnose(read_evidence(log, "1")).note.endswith("MyError: line one")

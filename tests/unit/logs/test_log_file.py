@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.core.evidence import Evidence
 from holdfast.core.observations import ExitStatus
 from holdfast.logs import log_file
-from holdfast.logs.log_file import read_log_file
+from holdfast.logs.log_file import read_log_file, read_output_file
 
 TROUBLE = b'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    x()\nRuntimeError: in the middle\n'
 PIECES_OF_REPORTS = """
@@ -145,3 +145,14 @@ class Pipe(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         return self._content.read(min(size, 700))
+
+
+@pytest.mark.parametrize("start", [b"\xff\xfe", b"\xfe\xff", b"\x1f\x8b\x08", b"\xff\xfe\x00"])
+def test_output_is_read_as_written_whatever_its_first_bytes(tmp_path, start):
+    output = tmp_path / "output.log"
+    output.write_bytes(start + b"\n" + TROUBLE)
+    assert [passage.text for passage in read_output_file(output).errors] == ["RuntimeError: in the middle"]
+
+
+def test_byte_order_mark_before_plain_text_is_not_believed():
+    assert [passage.text for passage in read(b"\xff\xfe\n" + TROUBLE).errors] == ["RuntimeError: in the middle"]

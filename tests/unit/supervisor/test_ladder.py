@@ -211,6 +211,12 @@ def test_own_lock_deadlock_is_retried_once_and_named():
     assert choose_fallback(named("script-deadlock"), further, LADDER).action == "again"
 
 
+def test_exit_without_a_known_error_is_not_called_deliberate():
+    ended = Tried(changes={}, ending="code", exit_code=3)
+    decision = choose_fallback(UNKNOWN, [ended], LADDER)
+    assert (decision.action, decision.exit_code, decision.reason.kind) == ("stop", 3, "unexplained_exit")
+
+
 def test_deliberate_exit_is_not_retried():
     left = Tried(changes={}, ending="code", exit_code=3, slug="script-exit")
     decision = choose_fallback(named("script-exit"), [left], LADDER)

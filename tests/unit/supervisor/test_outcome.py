@@ -70,6 +70,10 @@ def test_the_last_error_comes_with_its_place():
     log += '  File "lib.py", line 30, in f\n    raise ValueError("odd")\nValueError: odd\n'
     assert last_error(read_evidence(log)) == ("ValueError: odd", "lib.py:30")
     assert last_error(read_evidence("all is well\n")) == ("", "")
+    further = log.replace("ValueError: odd", "__main__.MyError: odd\nand more\n\n  of it")
+    assert last_error(read_evidence(further)) == ("__main__.MyError: odd", "lib.py:30")
+    assert last_error(read_evidence(further + "\nFatal Python error: Aborted"))[0] == "Fatal Python error: Aborted"
+    assert last_error(read_evidence("ImportError: \nX requires Y"))[0] == "X requires Y"
     told = "error: the disk is full\n  found  no room\n  try    make some\n"
     assert last_error(read_evidence(told))[0] == told.splitlines()[0]
 
