@@ -92,7 +92,7 @@ def test_file_prediction_keeps_row_order(one_label, tmp_path):
     ended = ask(one_label, tmp_path / "in.csv", "--out", tmp_path / "out.csv", "--all-labels")
     assert ended.returncode == 0, ended.stderr
     assert "49 rows answered" in ended.stdout
-    assert "[!]  1 row" in ended.stderr
+    assert "1 row" in ended.stderr
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
     assert [row["id"] for row in rows] == [str(at) for at in range(50)]
     assert rows[7]["predicted"] == ""
