@@ -338,7 +338,7 @@ def test_claim_is_held_after_a_fault(stage, monkeypatch):
     with pytest.raises(SystemExit):
         agents.main(str(stage.job.pk), str(stage.claim))
     assert time.monotonic() - begun >= 0.5
-    assert leases.look(stage.job.pk, stage.claim) is False, "the job is still held, for the dispatcher to put back"
+    assert leases.stop_asked(stage.job.pk, stage.claim) is False, "still held, for the dispatcher to put back"
 
 
 def test_a_log_that_cannot_be_written_ends_nothing(stage, monkeypatch):

@@ -245,7 +245,7 @@ def test_too_large_upload_is_refused_without_leftovers(world, ada, settings, hom
 
 
 def test_a_token_made_by_a_token_does_not_outlive_it(world, ada):
-    made = post(ada, "/api/tokens", {"name": "short", "days": 1}).json()
+    made = post(ada, "/api/tokens", {"name": "short", "days": 1, "scope": "admin"}).json()
     short = Client(headers={"Authorization": f"Bearer {made['token']}"})
     assert post(short, "/api/tokens", {"name": "longer"}).status_code == 403
     assert post(short, "/api/tokens", {"name": "longer", "days": 30}).status_code == 403

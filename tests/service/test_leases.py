@@ -72,7 +72,7 @@ def test_expired_lease_is_requeued_and_holder_cannot_write(owner, worker):
     assert leases.requeue_lost() == []
     assert state_of(job) == "queued"
     assert not leases.renew(job.pk, claimed, step=7)
-    assert leases.look(job.pk, claimed) is None
+    assert leases.stop_asked(job.pk, claimed) is None
     assert not leases.release(job.pk, claimed, "finished")
     assert not leases.hand_back(job.pk, claimed)
     again = leases.claim(job.pk, worker)
@@ -102,7 +102,7 @@ def test_renewal_during_reaping_keeps_the_job(owner, worker, monkeypatch):
 
     monkeypatch.setattr(leases, "lose", renew_first)
     assert leases.requeue_lost() == []
-    assert leases.look(job.pk, claimed) is False
+    assert leases.stop_asked(job.pk, claimed) is False
 
 
 def test_a_job_that_loses_its_holder_too_often_has_failed(owner, worker):
@@ -166,9 +166,9 @@ def test_waiting_job_stops_immediately_running_one_is_asked(owner, worker):
     claimed = leases.claim(running.pk, worker)
     assert leases.ask_stop(waiting)
     assert state_of(waiting) == "stopped"
-    assert leases.look(running.pk, claimed) is False
+    assert leases.stop_asked(running.pk, claimed) is False
     assert leases.ask_stop(running)
-    assert leases.look(running.pk, claimed) is True
+    assert leases.stop_asked(running.pk, claimed) is True
     assert leases.release(running.pk, claimed, "stopped")
     assert not leases.ask_stop(running)
     assert leases.resume(running)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 
 def test_form_has_exactly_the_allowed_settings(home, ada, page, data):
     shown = page.get("/runs/new").content.decode()
-    named = set(re.findall(r'<(?:input|select)[^>]* name="([a-z_]+)"', shown))
+    named = set(re.findall(r'<(?:input|select)[^>]* name="([a-z0-9_]+)"', shown))
     assert set(OPEN_SETTINGS) <= named
     closed = {"data", "out", "from_run", "report_to", "chat_template", "offline"}
     assert not (named & closed)
