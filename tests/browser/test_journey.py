@@ -79,10 +79,10 @@ def _upload(page, path):
 def _ask(page, *, name, steps):
     page.get_by_role("textbox", name="Name", exact=True).fill(name)
     page.get_by_label("model", exact=True).fill("tiny")
-    page.get_by_label("batch size").fill("8")
+    page.get_by_label("batch size", exact=True).fill("8")
     for group, label, value in (
         ("Training", "max steps", str(steps)),
-        ("Hardware", "threads", "1"),
+        ("Machine", "threads", "1"),
     ):
         fold = page.locator(f"details:has(> summary:text-is('{group}'))")
         if not fold.evaluate("one => one.open"):
